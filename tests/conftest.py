@@ -37,6 +37,7 @@ from hypothesis import settings
 
 from jaxformer.io.notices import warn_once
 
+gc.disable()  # until all is collected, see pytest_collection_finish
 # These assert on behalf of tests; as in tests, the values of an assertion that fails are shown.
 pytest.register_assert_rewrite(
     "attention_cases",
@@ -82,6 +83,7 @@ def _matches(name, patterns):
 def pytest_collection_finish():
     """What is imported stays, so that looking through it for garbage finds none, and takes long."""
     gc.freeze()
+    gc.enable()
     gc.set_threshold(50_000, 20, 100)
 
 

@@ -57,6 +57,7 @@ def test_a_run_is_inspected(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("version", "logged"), [("6e84e0a", [1, 2, 3, 4, 5, 6]), ("7e81ec8", [4, 6])]
 )
+@pytest.mark.first("7e81ec8-*")
 def test_a_run_is_continued(version, logged, tmp_path, monkeypatch):
     run = copied(version, tmp_path, monkeypatch)
     config = read_config(Path(run))

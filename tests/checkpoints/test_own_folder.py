@@ -179,6 +179,7 @@ def test_a_checkpoint_belongs_to_its_run(place, capsys, change):
     assert everything(place / "run" / "checkpoints") == before
 
 
+@pytest.mark.more
 def test_a_changed_batch_size_of_steps_to_come_is_no_other_run(place):
     ramp = (
         "--data.ramp",
@@ -216,6 +217,7 @@ def test_a_run_that_was_removed_writes_nothing_more(place, capsys, what):
     assert seen == [everything(place)]
 
 
+@pytest.mark.more
 def test_a_step_that_is_read_is_deleted_after_that(place):
     hold = files.StepHold(place / "run" / "checkpoints" / "2")
     assert trained("run", 6) == 0

@@ -117,7 +117,7 @@ def test_several_files_are_written_and_read(folder, run_folder, tmp_path):
         np.testing.assert_array_equal(array, again.parameters[name])
 
 
-@pytest.mark.first("*-folder")
+@pytest.mark.first("llama-folder")
 @pytest.mark.parametrize("which", ["folder", "run_folder"])
 @pytest.mark.quick("*-folder", "bert-*")
 def test_forward_is_what_python_computes(which, folder, request, tmp_path, capsys):

@@ -173,6 +173,7 @@ def shares(mesh, axes, shape):
     ids=lambda value: str(value) if isinstance(value, tuple) else f"tied={value.tie_embeddings}",
 )
 @pytest.mark.quick("tied=True-(2, 2, 2)")
+@pytest.mark.more
 def test_a_sharded_step_is_the_unsharded_one(model, mesh):
     actual, expected = three_steps(mesh, model), three_steps((1, 1, 1), model)
     for name in ("loss", "gradient_norm", "accuracy", "tokens"):
@@ -333,6 +334,7 @@ def test_every_axis_of_every_experiment_has_a_rule(experiment):
         assert set(axes) <= set(RULES), name
 
 
+@pytest.mark.more
 def test_every_rule_has_a_parameter_or_an_activation():
     sizes = {"vocab_size": 8, "num_layers": 1, "model_dim": 8, "num_heads": 1, "mlp_dim": 8}
     others = [DecoderConfig(**sizes), EncoderConfig(**sizes, first_block=ConvolutionBlock())]

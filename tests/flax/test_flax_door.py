@@ -132,6 +132,7 @@ def test_positions_of_roberta_are_rows_of_its_table():
     np.testing.assert_allclose(given, model(IDS + 10)[0], atol=1e-6)
 
 
+@pytest.mark.more
 def test_transformations_and_shardings(bert):
     params = bert.params
     plain = bert(IDS, params=params).logits
@@ -171,6 +172,7 @@ def test_a_step_of_someone_elses_training(bert):
     assert jax.tree.structure(state.params) == jax.tree.structure(bert.params)
 
 
+@pytest.mark.more
 def test_gradients_with_checkpointing_are_the_same():
     model = jaxformer.flax.FlaxBertForMaskedLM(BERT)
     again = jaxformer.flax.FlaxBertForMaskedLM(BERT, gradient_checkpointing=True)
@@ -223,6 +225,7 @@ def test_a_jitted_call_compiles_to_what_the_model_does(kind, request, tmp_path):
     assert cost["bytes accessed"] <= 1.02 * own["bytes accessed"]
 
 
+@pytest.mark.more
 def test_features_of_a_dual_encoder_are_its_embeddings():
     model = jaxformer.flax.FlaxCLIPModel({**TINY["clip"], "model_type": "clip"})
     size = model.program.checkpoint.config.image
@@ -270,6 +273,7 @@ def test_params_of_another_tree_are_refused(bert):
         bert.params = unflatten_dict(flat)
 
 
+@pytest.mark.more
 def test_casts(bert):
     mask = unflatten_dict({path: path[-1] != "scale" for path in flatten_dict(bert.params)})
     cast = flatten_dict(bert.to_bf16(bert.params, mask))
@@ -295,6 +299,7 @@ def test_files_keep_dtype_shards_and_sizes(bert, tmp_path):
     assert [path.name for path in tmp_path.glob("*.msgpack*")] == ["flax_model.msgpack"]
 
 
+@pytest.mark.more
 def test_a_subfolder_and_fields_as_arguments(bert, tmp_path):
     bert.save_pretrained(tmp_path / "text_encoder")
     body = jaxformer.flax.FlaxBertModel.from_pretrained(tmp_path, subfolder="text_encoder")
@@ -305,6 +310,7 @@ def test_a_subfolder_and_fields_as_arguments(bert, tmp_path):
     assert model(IDS)[0].shape == (2, 5)
 
 
+@pytest.mark.more
 def test_arrays_of_another_shape_are_refused_or_new(bert, tmp_path, caplog):
     bert.save_pretrained(tmp_path)
     made = jaxformer.flax.FlaxBertModel
@@ -358,6 +364,7 @@ def test_a_cache_gives_what_whole_rows_give(gpt2):
     np.testing.assert_allclose(np.concatenate(found, 1)[real], whole[real], atol=1e-5)
 
 
+@pytest.mark.more
 def test_states_and_attention_of_steps_are_those_of_whole_rows(gpt2, bart):
     options = {"output_hidden_states": True, "output_attentions": True}
     whole = gpt2(IDS, **options)
@@ -383,6 +390,7 @@ def same_states(output, whole, start):
         np.testing.assert_allclose(found, expected[:, :, start:], atol=1e-5)
 
 
+@pytest.mark.more
 def test_encode_decode_and_the_cache_of_a_decoder(bart):
     encoded = bart.encode(IDS, MASK)
     assert type(encoded) is jaxformer.flax.FlaxBaseModelOutput
@@ -422,6 +430,7 @@ def test_generation_is_that_of_the_library(kind, request, tmp_path):
     assert not np.array_equal(drawn[0], drawn[2])
 
 
+@pytest.mark.more
 def test_greedy_tokens_are_the_most_probable(gpt2):
     found = np.asarray(gpt2.generate(IDS, attention_mask=MASK, max_new_tokens=2).sequences)
     logits = gpt2(IDS, MASK, np.maximum(np.cumsum(MASK, axis=1) - 1, 0)).logits
@@ -430,6 +439,7 @@ def test_greedy_tokens_are_the_most_probable(gpt2):
 
 
 @pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.more
 def test_processors_of_the_caller_read_rows_that_end_together(gpt2, beams):
     def adds_seven(ids, scores, length):
         last = jnp.take_along_axis(ids, jnp.full((len(ids), 1), length - 1), axis=1)
@@ -441,6 +451,7 @@ def test_processors_of_the_caller_read_rows_that_end_together(gpt2, beams):
     assert np.array_equal(found.sequences[:, 6:], new)
 
 
+@pytest.mark.more
 def test_a_row_has_20_tokens_by_default(gpt2):
     assert gpt2.generate(IDS, eos_token_id=None).sequences.shape == (2, 20)
 
@@ -457,6 +468,7 @@ def test_wrong_generation_is_refused(bert, gpt2):
 # Composites -------------------------------------------------------------------------------------
 
 
+@pytest.mark.more
 def test_a_composite_of_two_checkpoints(bert, gpt2, tmp_path):
     bert.save_pretrained(tmp_path / "bert")
     gpt2.save_pretrained(tmp_path / "gpt2")
@@ -496,6 +508,7 @@ def test_barts_decoder_keeps_its_tree_in_a_composite(bert):
     assert np.abs(logits[0] - logits[1]).max() > 1e-4
 
 
+@pytest.mark.more
 def test_a_dual_encoder_of_two_checkpoints(bert, tmp_path):
     vit = jaxformer.flax.FlaxViTModel({**TINY["vit"], "model_type": "vit"})
     made = jaxformer.flax.FlaxVisionTextDualEncoderModel

@@ -64,6 +64,7 @@ def run(model, inputs, expected):
 
 
 @pytest.mark.parametrize("kind", RECORDED)
+@pytest.mark.first("bert", "gpt2")
 def test_as_recorded(kind, tmp_path):
     recording = Recording.read(kind)
     recording.write(tmp_path / "hf")

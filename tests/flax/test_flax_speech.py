@@ -87,6 +87,7 @@ def test_positions_of_whisper_count_the_real_tokens(whisper):
         np.testing.assert_allclose(found[row, real], alone, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.more
 def test_a_mask_of_frames_changes_nothing_for_whisper(whisper):
     whole = whisper(SPECTROGRAMS, IDS, attention_mask=np.zeros((3, 60), int))
     np.testing.assert_array_equal(whole.logits, whisper(SPECTROGRAMS, IDS).logits)
@@ -95,6 +96,7 @@ def test_a_mask_of_frames_changes_nothing_for_whisper(whisper):
     np.testing.assert_allclose(given.logits, whole.logits, atol=1e-5)
 
 
+@pytest.mark.more
 def test_encode_decode_and_the_cache(whisper):
     encoded = whisper.encode(SPECTROGRAMS)
     assert type(encoded) is door.FlaxBaseModelOutput
@@ -225,6 +227,7 @@ def test_pre_training_draws_codes_with_its_own_key(pre_training):
     np.testing.assert_array_equal(*still)
 
 
+@pytest.mark.more
 def test_frames_of_samples(pre_training):
     assert frames_of(pre_training) == pre_training(SOUNDS).projected_states.shape[1]
     counts = frames_of(pre_training, jnp.array([90, 61]))

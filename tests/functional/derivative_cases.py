@@ -236,17 +236,36 @@ def plain_contrastive(p):
 
 
 def tokens_of(x):
-    return jnp.asarray(x, jnp.int32)
+    return np.asarray(x, np.int32)
 
 
-RESIZED = np.asarray(F.resize_positions(jnp.eye(7), (2, 3), (3, 2), prefix=1), np.float64)
 GRIDS = np.array([[2, 3], [1, 5], [4, 1]])
-ON_GRIDS = np.asarray(F.positions_on_grids(jnp.eye(6), (2, 3), GRIDS, length=6), np.float64)
-RESIZED_OFFSETS = np.asarray(F.resize_offsets(jnp.eye(18), (2, 3), (3, 2)), np.float64)
-# Which row of the table each pair of tokens has; a table of them all gives it.
-OFFSETS = np.asarray(
-    F.patch_bias(jnp.eye(18), tokens_of(POSITIONS), tokens_of(KEYS), grid=(2, 3), prefix=1)
-).transpose(0, 2, 3, 1)
+
+
+def matrix_of(linear, rows):
+    """The matrix of a linear map of a table, which a table of ones in different places gives."""
+    with jax.ensure_compile_time_eval():
+        return np.asarray(linear(jnp.eye(rows)), np.float64)
+
+
+def resized():
+    return matrix_of(lambda table: F.resize_positions(table, (2, 3), (3, 2), prefix=1), 7)
+
+
+def on_grids():
+    return matrix_of(lambda table: F.positions_on_grids(table, (2, 3), GRIDS, length=6), 6)
+
+
+def resized_offsets():
+    return matrix_of(lambda table: F.resize_offsets(table, (2, 3), (3, 2)), 18)
+
+
+def offsets():
+    """Which row of the table each pair of tokens has."""
+    places = tokens_of(POSITIONS), tokens_of(KEYS)
+    return matrix_of(lambda x: F.patch_bias(x, *places, grid=(2, 3), prefix=1), 18)
+
+
 EXPERTS = np.array([[[0, 2], [1, 2], [0, 2], [2, 0]]])
 FFN = {"x": normal(3, 5), "up": normal(5, 7), "gate": normal(5, 7), "down": normal(7, 5)}
 X = {"x": normal(3, 5)}
@@ -574,13 +593,13 @@ CASES = {
         lambda p: F.patch_bias(
             p["table"], tokens_of(POSITIONS), tokens_of(KEYS), grid=(2, 3), prefix=1
         ),
-        lambda p: jnp.einsum("btsr,rn->bnts", OFFSETS, p["table"]),
+        lambda p: jnp.einsum("brts,rn->bnts", offsets(), p["table"]),
         {"table": normal(18, 3)},
         FLOAT32,
     ),
     "resize_offsets": Case(
         lambda p: F.resize_offsets(p["table"], (2, 3), (3, 2)),
-        lambda p: RESIZED_OFFSETS @ p["table"],
+        lambda p: resized_offsets() @ p["table"],
         {"table": normal(18, 4)},
         FLOAT32,
     ),
@@ -605,13 +624,13 @@ CASES = {
     ),
     "resize_positions": Case(
         lambda p: F.resize_positions(p["table"], (2, 3), (3, 2), prefix=1),
-        lambda p: RESIZED @ p["table"],
+        lambda p: resized() @ p["table"],
         {"table": normal(7, 4)},
         FLOAT32,
     ),
     "positions_on_grids": Case(
         lambda p: F.positions_on_grids(p["table"], (2, 3), jnp.asarray(GRIDS), length=6),
-        lambda p: ON_GRIDS @ p["table"],
+        lambda p: on_grids() @ p["table"],
         {"table": normal(6, 4)},
         FLOAT32,
     ),

@@ -162,6 +162,7 @@ def test_both_equal_pytorch_scaled_dot_product_attention(options):
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 4), (BATCH, 1), (BATCH, 4)])
+@pytest.mark.quick("shape1", "shape3")
 def test_bias_arrays_of_every_broadcast_shape(shape):
     with jax.enable_x64(True):
         *inputs, cotangent = arrays(37, 130, heads=(4, 2), dtype=np.float64)
@@ -189,6 +190,7 @@ def test_lower_precision_stays_near_float64(implementation, dtype):
 
 
 @pytest.mark.parametrize("kind", ["none", "causal", "left padding"])
+@pytest.mark.quick("causal")
 def test_lengths_that_its_own_blocks_do_not_divide(kind):
     with jax.enable_x64(True):
         *inputs, cotangent = arrays(600, 600, heads=(2, 1), dtype=np.float64)
@@ -205,7 +207,7 @@ def test_the_same_bits_every_time(implementation):
     jax.tree.map(np.testing.assert_array_equal, one, two)
 
 
-@pytest.mark.first("5")
+@pytest.mark.more
 @pytest.mark.parametrize("length", [1, 5, 130])
 @pytest.mark.quick("5", "130")
 def test_bfloat16_gradients_of_few_and_of_many_blocks(length):

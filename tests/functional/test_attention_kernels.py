@@ -299,6 +299,7 @@ _AGAIN = Segments(jnp.array([[1, 1, 2, 2, 1, 1]] * BATCH), jnp.array([[1, 1, 2, 
 @pytest.mark.parametrize(
     "other", [Mask(), pytest.param(causal(), marks=pytest.mark.slow), sliding_window(2)]
 )
+@pytest.mark.quick("other0-*")
 def test_cudnn_gets_the_documents_of_rows(xla_for_packed_cudnn, xla_for_cudnn, documents, other):
     def attend(*arguments):
         return attention_cudnn.attend(*arguments)
@@ -378,6 +379,7 @@ def test_splash_equals_the_reference_when_interpreted(mask, lengths, heads, soft
 
 
 @pytest.mark.parametrize("mask", [causal(), Band(200, 60)])
+@pytest.mark.quick("mask0")
 def test_splash_computes_a_block_in_parts(monkeypatch, mask):
     monkeypatch.setattr(attention_splash, "_AT_ONCE", 128)
     inputs = arrays(512, 512, (2, 1))
@@ -404,6 +406,7 @@ def test_long_rows_have_large_blocks_where_they_are_faster(monkeypatch, kind, pa
 
 
 @pytest.mark.parametrize("mask", [causal() & key_padding(130), sliding_window(9)])
+@pytest.mark.quick("mask0")
 def test_splash_has_the_gradient_of_sinks_when_interpreted(mask):
     inputs = (*arrays(130, 130, (6, 2)), jnp.linspace(-2.0, 3.0, 6))
 
@@ -452,6 +455,7 @@ def test_splash_visits_the_blocks_with_an_allowed_pair(lengths, low, high, offse
 
 
 @pytest.mark.parametrize("mask", [Band(40, 0), Band(30, 140), causal()])
+@pytest.mark.quick("mask0")
 def test_splash_starts_at_a_query_that_is_known_at_run_time_alone(mask):
     inputs = arrays(257, 400, (4, 2))
     for start in (0, 130, 300):
@@ -463,6 +467,7 @@ def test_splash_starts_at_a_query_that_is_known_at_run_time_alone(mask):
 @pytest.mark.parametrize(
     "mask", [causal() & documents(40, 40), sliding_window(9) & key_padding(40), None]
 )
+@pytest.mark.quick("mask1-None-4", "mask0-sequence-6")
 def test_splash_over_a_mesh(monkeypatch, mask, time, num_heads):
     monkeypatch.setattr(attention_splash, "unsupported", lambda *arguments: None)
     inputs = arrays(40, 40, heads=(num_heads, 2))

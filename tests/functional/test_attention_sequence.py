@@ -99,6 +99,7 @@ def test_every_mask_and_bias(case):
 
 
 @pytest.mark.parametrize("num_heads", [(6, 2), (8, 4), (8, 2)], ids=["keys", "heads", "copies"])
+@pytest.mark.quick("heads")
 def test_beside_axes_of_rows_and_heads(num_heads):
     case = (2, "blockwise", "segments", "t5", num_heads, 0.2)
     assert_equals_one_device(case, rows="data", heads="tensor", sizes=(BATCH, 2, 2))
@@ -122,6 +123,7 @@ def test_a_ring_beside_axes_of_rows_and_heads():
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.quick("float32")
 def test_a_ring_has_the_sinks_and_the_precision_of_one_device(dtype):
     *inputs, cotangent = (x.astype(dtype) for x in arrays(LENGTH, LENGTH, (4, 2)))
     sinks = jnp.linspace(-1.0, 2.0, 4)

@@ -98,6 +98,7 @@ CASES = {
 @pytest.mark.parametrize(
     ("name", "whole_mask"), [*((name, False) for name in CASES), ("one key head", True)]
 )
+@pytest.mark.quick("grouped heads, T5-*", "prefix-*", "bias for each row-*")
 def test_sharded_equals_whole(name, whole_mask):
     implementation, heads, make_mask, make_bias, options = CASES[name]
     static = (("implementation", implementation), *options.items())

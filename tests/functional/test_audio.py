@@ -57,6 +57,7 @@ def test_frames_are_windows_of_the_waveform(samples, length, hop):
 
 @pytest.mark.parametrize("samples", [201, 8_000, 8_001, 16_159])
 @pytest.mark.parametrize("bins", [80, 128])
+@pytest.mark.quick("80-201", "128-16159")
 def test_log_mel_of_any_length(samples, bins):
     found = log_mel(jnp.asarray(speech(samples)), num_mel_bins=bins, **WHISPER)
     assert found.shape == (samples // 160, bins)
@@ -121,6 +122,7 @@ def test_what_does_not_fit_is_refused():
         span_mask(jax.random.key(0), jnp.zeros((1, 5)), probability=0.5, span=6, min_spans=0)
 
 
+@pytest.mark.more
 @settings(max_examples=8)
 @given(
     seed=st.integers(0, 2**30),
@@ -152,6 +154,7 @@ def test_spans_cover_the_share_that_was_asked_for():
     assert abs(float(mask.mean()) - 0.065) < 0.002
 
 
+@pytest.mark.more
 @given(seed=st.integers(0, 2**30), length=st.integers(1, 30))
 def test_stripes_cross_the_spectrogram(seed, length):
     options = {"time_width": 10, "max_time_share": 0.5, "feature_width": 4}

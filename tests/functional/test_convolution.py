@@ -62,6 +62,7 @@ def test_a_grouped_convolution_is_one_for_each_group(size, groups):
 
 
 @pytest.mark.parametrize("size", [6, 5])
+@pytest.mark.quick("5")
 def test_its_derivatives_in_both_modes(size):
     x, kernel = normal(2, 7, 6), normal(size, 2, 6, seed=1)
     weights = normal(2, 7, 6, seed=2)

@@ -68,6 +68,7 @@ def test_each_row_is_multiplied_with_the_kernel_of_its_group(kind, sizes):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sizes", SIZES[:3])
+@pytest.mark.quick("sizes0-*")
 def test_low_rank_factors_of_each_group_change_its_kernel(kind, sizes):
     x, base, sizes = normal(0, 9, 5), normal(1, 4, 5, 7), np.array(sizes)
     a, b, cotangent = normal(2, 4, 5, 2), normal(3, 4, 2, 7), normal(4, 9, 7)
@@ -142,6 +143,7 @@ def routed(shape=(2, 7), experts=5, count=2):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", LAYERS)
+@pytest.mark.quick("case0-*", "case2-*")
 def test_tokens_go_through_the_feed_forward_layers_of_their_experts(kind, case):
     arrays = layer(gate=case["gate"], bias=case["bias"])
     x, (_, weights, experts) = normal(30, 2, 7, 6), routed()
@@ -213,6 +215,7 @@ def on_mesh(sizes, axes, experts):
 
 
 @pytest.mark.parametrize("sizes", [(2, 2, 2), (1, 4, 1), (4, 1, 2)])
+@pytest.mark.quick("sizes1")
 def test_on_a_mesh_each_device_computes_its_rows(sizes):
     on_mesh(sizes, ("data", "fsdp", "tensor"), None)
 

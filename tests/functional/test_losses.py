@@ -102,6 +102,7 @@ def test_equals_torch_in_float64_with_gradients_and_ignored_targets(label_smooth
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (2, 3, 4)])
+@pytest.mark.quick("shape2")
 def test_any_leading_axes_and_default_weights(shape):
     logits = jax.random.normal(jax.random.key(1), (*shape, V))
     targets = jax.random.randint(jax.random.key(2), shape, 0, V)
@@ -247,7 +248,7 @@ SPECS = [
 
 @pytest.mark.parametrize("function", [chunked, dense])
 @pytest.mark.parametrize("specs", SPECS)
-@pytest.mark.quick("specs0-dense", "specs1-chunked", "specs3-chunked")
+@pytest.mark.quick("specs1-chunked", "specs3-chunked")
 def test_sharded_equals_unsharded(function, specs):
     *arrays, targets, weights = problem()
     options = {"argnums": (0, 1, 2), "softcap": 3.0, **VARIANTS[-1]}

@@ -119,6 +119,7 @@ def test_a_stream_tells_the_same_and_stops_where_it_is_told(engine):
     assert [sum(len(part[row].tokens) for part in parts) for row in range(3)] == [4, 10, 10]
 
 
+@pytest.mark.more
 def test_a_long_prompt_is_read_in_chunks(monkeypatch):
     config = tiny(position=RoPE(), windows=(3, None))
     prompts = [list(np.asarray(tokens(1, n, seed=n))[0]) for n in (50, 17, 2)]

@@ -50,6 +50,7 @@ def test_the_text_is_that_of_transformers(folder, model):
 
 
 @pytest.mark.parametrize("kind", ["wav2vec2", "hubert"])
+@pytest.mark.quick("wav2vec2")
 def test_padding_to_few_sizes_changes_nothing(kind, tmp_path):
     model = load(save_speaker(tmp_path, kind))
     features, wave = waveform_features_of(model), noise(1001)

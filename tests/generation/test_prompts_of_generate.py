@@ -51,6 +51,7 @@ def test_prompts_are_texts_ids_or_arrays(name, request):
     assert one["texts"] == [model.tokenizer.decode(new).strip()]
 
 
+@pytest.mark.more
 def test_where_an_answer_begins_is_said_by_the_files(t5):
     def beginning(file, recommended=None):
         (t5.folder / "generation_config.json").write_text(json.dumps(recommended or {}))

@@ -17,6 +17,7 @@ MASK = np.array([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0]])
 
 
 @pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.first("1")
 def test_the_same_tokens(beams, tmp_path):
     Recording.read("gpt2").write(tmp_path)
     model = load(tmp_path)

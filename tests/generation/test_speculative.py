@@ -149,6 +149,7 @@ def test_rules_and_ends_hold_at_every_place():
 
 
 @pytest.mark.parametrize("new", [1, 2])
+@pytest.mark.more
 def test_few_tokens_are_no_more(new):
     target, draft = engine(ONE), engine(FAR, seed=5)
     found = written(speculative(target, draft, 1), PROMPTS, new=new)

@@ -101,6 +101,7 @@ def test_a_file_is_transcribed_as_its_samples(model, tmp_path):
         jaxformer.transcribe(model, str(tmp_path / "none.wav"), **QUICK)
 
 
+@pytest.mark.more
 def test_a_long_spectrogram_in_parts_is_the_whole(model):
     features = log_mel_of(model)
     for samples in (2 * speech.WINDOW - speech.HOP, 2 * speech.WINDOW, 4 * speech.WINDOW + 77):

@@ -93,6 +93,7 @@ def test_the_decoder_of_a_whole_whisper_is_a_language_model(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["wav2vec2", "hubert"])
+@pytest.mark.quick("wav2vec2")
 def test_a_weight_norm_has_two_spellings(kind, tmp_path):
     folder = save_tiny(kind, tmp_path / "new")
     inputs = example_inputs(load(folder).checkpoint)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import jax
 import numpy as np
+import pytest
 from recordings import Recording
 
 from jaxformer.hub import families, steps
@@ -15,6 +16,7 @@ IDS = np.arange(3, 15).reshape(2, 6)
 MASK = np.array([[0, 0, 1, 1, 1, 1], [1, 0, 1, 1, 1, 1]])
 
 
+@pytest.mark.more
 def test_padding_in_the_cache_is_not_read(tmp_path):
     Recording.read("gpt2").write(tmp_path)
     model = load(tmp_path)

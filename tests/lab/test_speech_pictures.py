@@ -166,6 +166,7 @@ def classifier(tmp_path):
     return load(Recording.read("audio-spectrogram-transformer").write(tmp_path))
 
 
+@pytest.mark.more
 def test_the_patches_and_classes_of_a_spectrogram_transformer(classifier):
     features = filter_banks_of(classifier)
     bins, frames = classifier.config.image_size
@@ -227,6 +228,7 @@ def test_the_page_of_a_ctc_head(kind, tmp_path):
     }
 
 
+@pytest.mark.more
 def test_the_page_of_classes(classifier, tmp_path):
     sound = Sound("clip.wav", speech.sound(1200), RATE)
     page = SpeechReport(tmp_path / "out", classifier, sound, layers=(1,)).write()

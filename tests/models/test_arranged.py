@@ -52,6 +52,7 @@ def test_a_joined_kernel_is_a_matrix_with_its_outputs_first():
 
 
 @pytest.mark.parametrize("transposed", [True, False])
+@pytest.mark.first("False")
 def test_int8_kernels_are_half_the_bytes_and_near(transposed):
     config = tiny(num_layers=2, model_dim=64, mlp_dim=128, num_heads=4, **BIASED)
     parameters = random_parameters(config, scale=0.1)

@@ -82,13 +82,13 @@ def check(config, tolerance=1e-5):
 
 
 @each_scheme(pytest.mark.parametrize)
-@pytest.mark.quick("*learned", "*rope_half", "*t5")
+@pytest.mark.quick("*rope_half", "*t5")
 def test_every_scheme(position):
     check(tiny(position=position))
 
 
 @each_scheme(pytest.mark.parametrize)
-@pytest.mark.quick("*learned", "*rope_half", "*t5")
+@pytest.mark.quick("*rope_half", "*t5")
 def test_windows_in_rings(position):
     check(tiny(position=position, windows=(2, None)))
 
@@ -101,11 +101,12 @@ def test_windows_in_rings(position):
         Llama3Scaling(8.0, 1.0, 4.0, original_max_length=8),
     ],
 )
+@pytest.mark.quick("scaling1")
 def test_every_scaling(scaling):
     check(tiny(position=RoPE(theta=100.0, scaling=scaling)))
 
 
-@pytest.mark.first("changes1", "changes4")
+@pytest.mark.first("changes1")
 @pytest.mark.parametrize(
     "changes",
     [

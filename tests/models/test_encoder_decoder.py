@@ -85,6 +85,7 @@ def test_the_decoder_reads_only_real_encoder_outputs():
     np.testing.assert_array_equal(seen > 0, valid[0])
 
 
+@pytest.mark.more
 def test_the_decoder_is_blind_to_the_order_of_encoder_outputs():
     """Positions of the source are the encoder's business: cross-attention has no bias."""
     config = tiny_encoder_decoder(decoder_position=RoPE(theta=100.0))
@@ -127,7 +128,7 @@ def test_padding_on_either_side_changes_nothing(scheme, left, decoder_left, atte
     chex.assert_tree_all_finite(scores)
 
 
-@pytest.mark.first("*rope_half")
+@pytest.mark.more
 @with_scheme
 @pytest.mark.quick("learned", "rope_half")
 def test_padding_of_the_source_alone_changes_nothing(scheme):
@@ -187,6 +188,7 @@ def test_shared_embeddings_are_two_equal_tables():
     close(gradients["embedding.table"], total, atol=2e-5 * float(jnp.abs(total).max()))
 
 
+@pytest.mark.more
 def test_windows_are_the_encoders_and_reach_both_ways():
     config = tiny_encoder_decoder(windows=(3,), num_layers=1, num_decoder_layers=1)
     model = structure_of(config).module(random_parameters(config))

@@ -159,6 +159,7 @@ def test_scanned_and_rematerialised_layers_are_the_same(remat):
         Experts(num=4, per_token=1, shared=SharedExpert(dim=14, gated=True)),
     ],
 )
+@pytest.mark.first("experts1")
 def test_cached_steps_give_the_states_of_whole_rows(experts):
     config = config_with(experts)
     structure, parameters = randomised(config)
@@ -173,6 +174,7 @@ def test_cached_steps_give_the_states_of_whole_rows(experts):
     np.testing.assert_allclose(jnp.concatenate(parts, axis=1), whole, atol=2e-5)
 
 
+@pytest.mark.more
 def test_a_capacity_drops_tokens_of_whole_rows_and_logs_their_share():
     config = config_with(replace(EXPERTS, capacity=0.6))
     structure, parameters = randomised(config)

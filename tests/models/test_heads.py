@@ -105,6 +105,7 @@ def masked_head_and_batch():
     return head, hidden, table, {"targets": targets, "weights": weights.astype(np.float32)}
 
 
+@pytest.mark.more
 def test_masked_tokens_have_the_gradient_of_the_scores_of_all():
     head, hidden, table, given = masked_head_and_batch()
 
@@ -177,6 +178,7 @@ def test_a_dense_layer_before_the_output():
     close(model.heads["span"].scores(states), ends.swapaxes(1, 2))
 
 
+@pytest.mark.more
 def test_two_states_side_by_side_and_the_second():
     heads = (Classification(3, pooling="first_and_mean"), Classification(3, "b", "second"))
     config = tiny_encoder(heads=heads, pooler=None)

@@ -98,7 +98,7 @@ def assert_reach(config, reach, length=7):
     assert (seen[(distance >= 0) & (distance < reach)] > 0).all()
 
 
-@pytest.mark.first("sinusoidal", "learned", "rope_half", "alibi", "t5")
+@pytest.mark.first("rope_half", "t5")
 @with_scheme
 @pytest.mark.quick("sinusoidal", "learned", "rope_half", "alibi", "t5", "binary")
 def test_no_output_depends_on_a_later_input(position):
@@ -114,6 +114,7 @@ def test_no_output_depends_on_a_later_input(position):
         ({"windows": (None, 2), "position": ALiBi()}, 7),
     ],
 )
+@pytest.mark.quick("changes1-3", "changes2-3")
 def test_windows_limit_how_far_back_an_output_depends(changes, reach):
     assert_reach(tiny(**changes), reach)
 
@@ -127,6 +128,7 @@ def test_a_window_of_the_whole_length_is_no_window():
 
 
 @with_scheme
+@pytest.mark.first("rope_half", "learned")
 @pytest.mark.quick("sinusoidal", "learned", "rope_half", "alibi", "t5")
 def test_padding_on_either_side_changes_nothing(position):
     config, inputs = tiny(position=position), tokens(2, 5)
@@ -159,6 +161,7 @@ def test_packed_documents_are_as_separate_ones(position):
 
 
 @pytest.mark.parametrize("position", [RoPE(), T5Bias(8, 12, bidirectional=False)])
+@pytest.mark.quick("position1")
 def test_packed_documents_are_as_separate_ones_blockwise(position):
     assert_packed_is_separate(tiny(position=position, attention="blockwise", windows=(3,)))
 
@@ -181,6 +184,7 @@ def of_positions(position, **changes):
 
 
 @pytest.mark.parametrize("position", RELATIVE.values(), ids=RELATIVE)
+@pytest.mark.quick("rope_partial", "t5", "alibi")
 def test_a_decoder_sees_distances_alone(position):
     logits, rounding = of_positions(position)
     assert_shift_invariant(logits, jnp.arange(7)[None], atol=rounding)
@@ -189,6 +193,7 @@ def test_a_decoder_sees_distances_alone(position):
 
 
 @pytest.mark.parametrize("name", ABSOLUTE)
+@pytest.mark.quick("learned")
 def test_a_decoder_with_absolute_positions_does_not(name):
     logits, rounding = of_positions(SCHEMES[name])
     with pytest.raises(AssertionError, match="shifted by 1"):

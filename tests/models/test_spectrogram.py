@@ -25,6 +25,7 @@ def spectrograms(rows=2):
     return jax.random.normal(jax.random.key(1), (rows, 10, 6))
 
 
+@pytest.mark.more
 def test_the_table_of_positions_holds_sinusoids_and_is_kept():
     config = encoder()
     table = config.build(KEY).transformer.inputs.position_table[...]

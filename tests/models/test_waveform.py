@@ -67,6 +67,7 @@ def test_the_frames_of_a_waveform():
 
 
 @pytest.mark.parametrize("config", [BASE, LARGE, ADAPTED], ids=["base", "large", "adapted"])
+@pytest.mark.quick("adapted", "large")
 def test_padding_changes_nothing(config):
     model = config.build(jax.random.key(0))
     waveforms = waves(2, 90).at[1, 60:].set(7.0)
@@ -170,6 +171,7 @@ def test_a_classifier_averages_the_layers_it_learns_to():
     np.testing.assert_allclose(last, own.scores(outputs), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.more
 def test_a_frame_is_told_from_frames_of_other_codes_alone():
     config = replace(BASE, heads=(QuantizedFrames(codes=4, num_negatives=3),))
     model, batch = config.build(jax.random.key(0)), batch_of(config)

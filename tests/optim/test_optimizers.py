@@ -248,6 +248,7 @@ def test_reduces_a_quadratic(optimizer):
 
 
 @every_optimizer
+@pytest.mark.quick("Adafactor", "Muon", "LAMB")
 def test_stacked_layers_are_optimised_as_if_apart(optimizer):
     start, gradients = tree(0), [tree(seed) for seed in (1, 2, 3)]
     stacked, _ = train(optimizer, start, gradients)

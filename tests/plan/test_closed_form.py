@@ -67,6 +67,7 @@ def test_what_is_not_saved_is_recomputed(remat, parts):
 
 
 @pytest.mark.parametrize("remat", ["none", "full"])
+@pytest.mark.quick("full")
 def test_the_products_are_those_of_the_trace(remat):
     step = traced((1, 4, 1), remat)
     total = 0.0
@@ -99,6 +100,7 @@ def test_each_axis_has_its_collectives(mesh, count):
 
 
 @pytest.mark.parametrize("remat", ["none", "full"])
+@pytest.mark.quick("full")
 def test_mixtures_exchange_tokens_and_divide_their_state(remat):
     (path,) = (path for path in ALL if path.name == "tiny_experts.py")
     config = load_config(str(path))

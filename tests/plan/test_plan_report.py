@@ -40,6 +40,7 @@ def planned(monkeypatch, compiled_peak=None):
     return made, said
 
 
+@pytest.mark.more
 def test_the_compiler_has_the_last_word(monkeypatch):
     made, said = planned(monkeypatch, compiled_peak=20 * GIB)
     assert made.memory.peak < SLICE.chip.memory.value
@@ -50,6 +51,7 @@ def test_the_compiler_has_the_last_word(monkeypatch):
     assert made.as_json()["compiled"]["peak_bytes"] == 20 * GIB
 
 
+@pytest.mark.more
 def test_what_gaps_need_decides(monkeypatch, capsys):
     """Arrays of 14 GiB and gaps of 2 do not fit in 15: the headline names both."""
     made, _ = planned(monkeypatch, compiled_peak=14 * GIB)
@@ -81,6 +83,7 @@ def test_gaps_and_errors_are_those_of_the_receipts():
     assert np.quantile(errors, 0.9) <= ERROR
 
 
+@pytest.mark.more
 def test_dollars_are_those_of_all_chips(monkeypatch, capsys):
     made, _ = planned(monkeypatch)
     assert (made.dollars, made.dollars_per_million_tokens) == (None, None)
@@ -95,6 +98,7 @@ def test_dollars_are_those_of_all_chips(monkeypatch, capsys):
     assert "10.00 for all" in capsys.readouterr().out
 
 
+@pytest.mark.more
 def test_without_it_the_plan_is_that_of_the_closed_form(monkeypatch):
     made, _ = planned(monkeypatch)
     assert made.fits
@@ -174,6 +178,7 @@ def test_what_no_mesh_changes_is_refused_as_it_is(short_search):
         closed_form(config)
 
 
+@pytest.mark.more
 def test_a_ramp_has_the_memory_of_one_stage_and_the_days_of_all(short_search, monkeypatch):
     monkeypatch.setattr(search, "best", lambda *_: [])
     stages = (

@@ -49,6 +49,7 @@ def test_the_largest_batch_fits_and_a_quarter_more_does_not():
     assert largest_batch(config, shrunk(1e4)) == 0
 
 
+@pytest.mark.more
 def test_the_smallest_slice_that_holds_a_recipe():
     assert smallest(tiny(), CHIPS["v5e"]).slice.num_devices == 1
     none = replace(CHIPS["v5e"], memory=Figure(1e3, "a test", "2026-11"))

@@ -30,6 +30,7 @@ def examples():
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.quick("bert", "t5", "siglip")
 def test_states_are_those_recorded(kind, tmp_path):
     recording = Recording.read(kind)
     recording.write(tmp_path)
@@ -62,6 +63,7 @@ def test_texts_are_read_outside_of_jit(tmp_path):
         other(params, "the dog")
 
 
+@pytest.mark.more
 def test_parameters_are_sharded_over_a_mesh(tmp_path):
     recording = Recording.read("dinov3_vit")
     recording.write(tmp_path)
@@ -73,6 +75,7 @@ def test_parameters_are_sharded_over_a_mesh(tmp_path):
     np.testing.assert_allclose(fn(params, images)["last_hidden_state"], expected, atol=1e-5)
 
 
+@pytest.mark.more
 def test_soft_tokens_that_are_hard_give_the_states_of_ids(examples, tmp_path):
     Recording.read("esm").write(tmp_path)
     ids = np.array([[0, 5, 6, 9, 8, 2]])  # 7 is the mask token

@@ -317,6 +317,7 @@ def assert_same_batch(actual, expected):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.first("causal")
 @pytest.mark.quick("causal", "masked words")
 def test_an_objective_from_files_to_metrics(name, files, tmp_path):
     case = CASES[name]

@@ -290,7 +290,7 @@ def answers_by_brute_force(examples, params):
     return found
 
 
-@pytest.mark.first("mesh1")
+@pytest.mark.more
 @pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 2)])
 def test_the_best_window_answers(questions, tmp_path, mesh):
     data = questions.prepare(tmp_path / "run")

@@ -83,6 +83,7 @@ def test_samples_appear_in_tensorboard_when_asked(tmp_path):
         validate(config, 1)
 
 
+@pytest.mark.more
 def test_the_same_command_again_changes_nothing(tmp_path, capsys):
     train(tiny_config(steps=6), tmp_path / "run")
     before = hash_of(tmp_path / "run", 6)
@@ -258,6 +259,7 @@ def poisoned(monkeypatch, steps):
     monkeypatch.setattr(loop, "DeviceBatches", Poisoned)
 
 
+@pytest.mark.more
 def test_a_few_non_finite_steps_are_skipped_and_counted(tmp_path, monkeypatch):
     poisoned(monkeypatch, {3, 4})
     train(tiny_config(max_nonfinite_steps=3), tmp_path / "run")
@@ -360,6 +362,7 @@ def test_metrics_are_read_one_step_late(tmp_path):
     log.close()
 
 
+@pytest.mark.more
 def test_the_step_is_traced_once(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         traces = []

@@ -297,6 +297,7 @@ def test_factors_of_averages_are_those_that_are_merged(base, tmp_path):
     np.testing.assert_allclose(arrays_in(tmp_path / "plain", 4)[name], expected, rtol=1e-5)
 
 
+@pytest.mark.more
 def test_the_command_says_what_it_did(tuned, tmp_path, capsys):
     out = tmp_path / "plain"
     out.mkdir()

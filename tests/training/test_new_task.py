@@ -36,6 +36,7 @@ def reviews(tmp_path):
     return str(file)
 
 
+@pytest.mark.more
 def test_two_files_train_save_load_and_predict(reviews, tmp_path):
     data = RatedText(train=reviews, validation=reviews, tokenizer=Bytes(), batch_size=8)
     config = Config(MODEL, data, AdamW(schedule=Constant(1e-2)), train=TrainConfig(**SETTINGS))

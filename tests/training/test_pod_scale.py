@@ -157,6 +157,7 @@ def test_a_deeper_model_is_not_a_longer_program():
     assert counts[0] == counts[1] > 0
 
 
+@pytest.mark.more
 def test_a_tpu_pod_gets_the_splash_kernel():
     config, program = on_pod("llama3_8b.py")
     # Forward, again in the backward pass (remat), the gradient of queries, that of keys and values.

@@ -104,6 +104,7 @@ def test_every_mesh_all_parts_and_chunks_make_the_same_update(mesh, options):
     assert_same(state, metrics)
 
 
+@pytest.mark.more
 def test_the_step_lowers_without_arrays():
     program, _, _ = run(steps=1)
     assert program.lower(8, {"inputs": 12}).as_text()

@@ -99,7 +99,7 @@ DECODERS = {
     "scanned": ({"scan_layers": True}, {}),
     "dropout": ({"dropout": 0.3, "self_attention": DotProductAttention(dropout=0.2)}, {}),
 }
-QUICK = ("few heads", "packed", "dropout")
+QUICK = ("packed",)
 
 
 @pytest.mark.quick("mesh0-few heads", "mesh0-packed", "mesh0-dropout")
@@ -120,6 +120,7 @@ def test_decoders(name, mesh):
         pytest.param(TrainConfig(gradient_accumulation=2), marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.more
 def test_chunks_of_the_loss_and_parts_of_the_batch(train):
     assert_same(DecoderConfig(**SIZES), batch(), TWO_AXES, train)
 
@@ -167,6 +168,7 @@ IMAGES = {
     ],
 )
 @pytest.mark.parametrize("mesh", [TWO_AXES, pytest.param(THREE_AXES, marks=pytest.mark.slow)])
+@pytest.mark.more
 def test_images(name, mesh):
     sizes = {name: size for name, size in SIZES.items() if name != "vocab_size"}
     shapes = {"image_size": (20, 12), "patch_size": (4, 4), "position": Learned(max_length=LENGTH)}
@@ -193,6 +195,7 @@ def programs(model, train=None, loss=None):
         yield program, lambda x, program=program: jax.device_put(x, program.batch_sharding)
 
 
+@pytest.mark.more
 def test_the_evaluation_of_a_head_over_rows():
     model = EncoderConfig(**SIZES, heads=(Classification(num_labels=3),))
     arrays = {"inputs": batch()["inputs"], "mask": padding(), "row": np.arange(ROWS)}

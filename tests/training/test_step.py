@@ -139,6 +139,7 @@ def test_a_non_finite_update_is_skipped_and_counted():
 
 
 @pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 2)])
+@pytest.mark.first("mesh0")
 def test_float8_learns_as_the_compute_dtype_does(mesh):
     *_, plain = run(GROUPED, mesh, steps=8)
     *_, found = run(GROUPED, mesh, steps=8, float8=Float8())

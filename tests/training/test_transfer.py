@@ -67,6 +67,7 @@ def test_models_that_differ_in_more_are_refused(run_dir):
         transfer(biased.init(0).params, run_dir, biased.model)
 
 
+@pytest.mark.more
 def test_a_run_that_cannot_start_from_another_says_why_and_leaves_nothing(run_dir, tmp_path):
     config = dataclasses.replace(tiny_config(), init_from=str(run_dir))
     wider = dataclasses.replace(config.model, mlp_dim=80)
