@@ -7,6 +7,9 @@ LIBTPU ?= libtpu>=0.0.42,<0.1
 WORKERS ?= 2
 RELEASE_TESTS ?= tests/cli/test_cli.py tests/cli/test_train_command.py tests/config/test_overrides.py tests/functional/test_import.py tests/functional/test_attention_properties.py tests/checkpoints/test_saved_run.py
 
+# Tests and the programs they start import hundreds of files, which are compiled once.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help train test test-more test-all test-tpu test-newest newest recordings mutations soak lint docs notebooks release-check clean
 
 help:

@@ -10,7 +10,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.config.train import TrainConfig
-from jaxformer.distributed.compiler_options import compiler_options
+from jaxformer.distributed.compiler_options import compiler_options, init_options
 from jaxformer.distributed.copies import sum_over_replicas
 from jaxformer.distributed.sharding import batch_sharding, on_mesh, parameter_shardings, spec
 from jaxformer.errors import ConfigError
@@ -107,7 +107,7 @@ class TrainProgram:
         self.batch_sharding = batch_sharding(mesh)
         self.own_metrics: tuple[str, ...] = ()
         """Metrics that parts of the model add, known once the step is traced."""
-        self._init = jax.jit(self._new_state)
+        self._init = jax.jit(self._new_state, compiler_options=init_options(mesh) or None)
         options = compiler_options(mesh, self._layer_bytes(), train.compiler_options)
         self._update = jax.jit(self._updated, donate_argnums=0, compiler_options=options or None)
         self._evaluate = jax.jit(self._evaluated)

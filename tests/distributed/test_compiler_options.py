@@ -1,11 +1,18 @@
 """Options of XLA: each platform gets its own, and a wrong one is a sentence."""
 
+import jax
+import numpy as np
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from jaxformer.config import TrainConfig
 from jaxformer.distributed import MeshConfig, make_mesh
-from jaxformer.distributed.compiler_options import check_options, compiler_options, parsed
+from jaxformer.distributed.compiler_options import (
+    check_options,
+    compiler_options,
+    init_options,
+    parsed,
+)
 from jaxformer.errors import ConfigError
 
 EVERYWHERE = ("xla_gpu_enable_nccl_user_buffers=true", "xla_tpu_scoped_vmem_limit_kib=65536")
@@ -21,6 +28,21 @@ def mesh_of(kind, platform):
 
 def test_a_cpu_gets_nothing():
     assert compiler_options(make_mesh(MeshConfig()), LAYER, EVERYWHERE) == {}
+
+
+@pytest.mark.optimized
+def test_the_initial_state_has_the_bits_of_any_optimization():
+    options = init_options(make_mesh(MeshConfig()))
+    assert options
+
+    def drawn(key):
+        return jax.random.truncated_normal(key, -2.0, 2.0, (37, 129))
+
+    found, expected = (
+        jax.jit(drawn, compiler_options=each)(jax.random.key(0)) for each in (options, None)
+    )
+    np.testing.assert_array_equal(found, expected)
+    assert not init_options(mesh_of("TPU v6 lite", "tpu"))
 
 
 def test_a_gpu_sends_the_arrays_of_a_layer_together():
