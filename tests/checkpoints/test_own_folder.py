@@ -217,7 +217,7 @@ def test_a_run_that_was_removed_writes_nothing_more(place, capsys, what):
     assert seen == [everything(place)]
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_step_that_is_read_is_deleted_after_that(place):
     hold = files.StepHold(place / "run" / "checkpoints" / "2")
     assert trained("run", 6) == 0

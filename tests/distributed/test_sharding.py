@@ -164,6 +164,7 @@ def shares(mesh, axes, shape):
 # The same update everywhere ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "mesh"),
     [
@@ -173,7 +174,6 @@ def shares(mesh, axes, shape):
     ids=lambda value: str(value) if isinstance(value, tuple) else f"tied={value.tie_embeddings}",
 )
 @pytest.mark.quick("tied=True-(2, 2, 2)")
-@pytest.mark.more
 def test_a_sharded_step_is_the_unsharded_one(model, mesh):
     actual, expected = three_steps(mesh, model), three_steps((1, 1, 1), model)
     for name in ("loss", "gradient_norm", "accuracy", "tokens"):

@@ -89,6 +89,7 @@ def test_rows_of_any_number_and_length_and_a_cache(tmp_path):
         np.testing.assert_allclose(logits, right[:, 3:], atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.parametrize(
     "kind", ["t5", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("bart", "whisper"))]

@@ -61,6 +61,7 @@ def refused(model, tmp_path, format="ctranslate2"):
     return str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.parametrize("quantise", [None, "int8"])
 @pytest.mark.quick("int8")

@@ -184,7 +184,7 @@ def test_gradients_with_checkpointing_are_the_same():
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.quick("marian")
 @pytest.mark.parametrize("kind", ["bart", "marian", "pegasus"])
 def test_without_its_inputs_a_decoder_reads_those_of_the_encoder(kind):
@@ -225,7 +225,7 @@ def test_a_jitted_call_compiles_to_what_the_model_does(kind, request, tmp_path):
     assert cost["bytes accessed"] <= 1.02 * own["bytes accessed"]
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_features_of_a_dual_encoder_are_its_embeddings():
     model = jaxformer.flax.FlaxCLIPModel({**TINY["clip"], "model_type": "clip"})
     size = model.program.checkpoint.config.image
@@ -364,7 +364,7 @@ def test_a_cache_gives_what_whole_rows_give(gpt2):
     np.testing.assert_allclose(np.concatenate(found, 1)[real], whole[real], atol=1e-5)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_states_and_attention_of_steps_are_those_of_whole_rows(gpt2, bart):
     options = {"output_hidden_states": True, "output_attentions": True}
     whole = gpt2(IDS, **options)
@@ -390,7 +390,7 @@ def same_states(output, whole, start):
         np.testing.assert_allclose(found, expected[:, :, start:], atol=1e-5)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_encode_decode_and_the_cache_of_a_decoder(bart):
     encoded = bart.encode(IDS, MASK)
     assert type(encoded) is jaxformer.flax.FlaxBaseModelOutput
@@ -468,7 +468,7 @@ def test_wrong_generation_is_refused(bert, gpt2):
 # Composites -------------------------------------------------------------------------------------
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_composite_of_two_checkpoints(bert, gpt2, tmp_path):
     bert.save_pretrained(tmp_path / "bert")
     gpt2.save_pretrained(tmp_path / "gpt2")
@@ -492,7 +492,7 @@ def test_a_composite_of_two_checkpoints(bert, gpt2, tmp_path):
         made.from_encoder_decoder_pretrained(tmp_path / "bert")
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_barts_decoder_keeps_its_tree_in_a_composite(bert):
     encoder = jaxformer.flax.FlaxBertModel(bert.config)
     decoder = jaxformer.flax.FlaxBartForCausalLM({**TINY["bart"], "model_type": "bart"})

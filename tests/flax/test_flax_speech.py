@@ -77,7 +77,7 @@ def test_the_fields_of_whisper(whisper):
     assert type(classes) is door.FlaxSequenceClassifierOutput
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_positions_of_whisper_count_the_real_tokens(whisper):
     """As the old class counted them; PyTorch's counts padding too."""
     mask = np.array([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1], [0, 1, 1, 1, 1]])
@@ -130,7 +130,7 @@ def test_sounds_of_another_size_are_refused(name, array, words, whisper, pre_tra
 # Generation -------------------------------------------------------------------------------------
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -204,7 +204,7 @@ def test_frozen_convolutions_have_no_gradient(pre_training):
             np.testing.assert_allclose(x, learning[path], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_pre_training_draws_codes_with_its_own_key(pre_training):
     frames = frames_of(pre_training)
     masked = np.arange(frames)[None, :].repeat(2, axis=0) % 2 == 0

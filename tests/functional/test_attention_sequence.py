@@ -116,7 +116,7 @@ def test_cross_attention_around_a_ring(num_keys):
     assert_equals_one_device((4, "ring", "right padding", None, (4, 2), 0.0), num_keys=num_keys)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_ring_beside_axes_of_rows_and_heads():
     case = (2, "ring", "segments", "t5", (8, 4), 0.2)
     assert_equals_one_device(case, rows="data", heads="tensor", sizes=(BATCH, 2, 2))
@@ -148,7 +148,7 @@ def test_a_ring_has_the_sinks_and_the_precision_of_one_device(dtype):
         np.testing.assert_allclose(x, y, atol=rounding * np.abs(y).max())
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_forward_mode_and_second_derivatives_of_a_ring():
     *inputs, cotangent = arrays(16, 16, (2, 1))
 
@@ -263,6 +263,7 @@ def test_keys_go_around_a_ring_and_are_never_whole():
 
 @pytest.mark.more
 @pytest.mark.parametrize("kind", ["causal", "none"])
+@pytest.mark.quick("none")
 def test_every_device_of_a_ring_computes_as_many_pairs_in_each_turn(kind):
     length, size = 64, 4
     request = Request(causal() if kind == "causal" else Mask(), None, None, 1.0, None)

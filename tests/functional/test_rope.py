@@ -169,7 +169,7 @@ def test_dtype_is_kept_and_the_arithmetic_is_float32():
     np.testing.assert_array_equal(y, exact.astype(jnp.bfloat16))
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("rotary_dim", "head_dim"), [(16, 16), (6, 16), (2, 9)])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])

@@ -43,6 +43,7 @@ def saying(tokenizer, text):
     return {"sequence_bias": biases, "max_new_tokens": len(ids) + 5}
 
 
+@pytest.mark.slow
 def test_messages_are_the_prompt_of_transformers_and_end_with_the_turn(model, tokenizer):
     prompts = [
         tokenizer.apply_chat_template(each, tools=TOOLS, add_generation_prompt=True)["input_ids"]

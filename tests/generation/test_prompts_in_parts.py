@@ -11,6 +11,7 @@ from jaxformer.distributed import MeshConfig, make_mesh
 pytestmark = pytest.mark.usefixtures("compiled_here")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -19,7 +20,6 @@ pytestmark = pytest.mark.usefixtures("compiled_here")
         pytest.param("t5", {}, marks=pytest.mark.more),
     ],
 )
-@pytest.mark.more
 def test_texts_are_those_of_one_device(kind, options, tmp_path):
     folder = save_tiny(kind, tmp_path / "model")
     mesh = make_mesh(MeshConfig(sequence=4), jax.devices()[:4])

@@ -198,6 +198,7 @@ def test_long_sounds_are_transcribed_as_by_transformers(models, options):
         assert set(begins) <= set(starts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("conditions", [False, True])
 @pytest.mark.parametrize("windows", [1, 4])
 @pytest.mark.quick("4-False")

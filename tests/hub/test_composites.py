@@ -69,7 +69,7 @@ def test_equal_in_transformers(pair, tmp_path, monkeypatch):
     assert not row.missing, row
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_speech_encoder_with_an_adapter(tmp_path):
     """Its frames are fewer, and as wide as the decoder's states."""
     values = composite("wav2vec2", "bert")

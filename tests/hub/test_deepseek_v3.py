@@ -53,6 +53,7 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(changes, tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_the_layer_that_predicts_a_second_token_is_left_out(tmp_path):
     save_random("deepseek_v3", "DeepseekV3ForCausalLM", tmp_path)

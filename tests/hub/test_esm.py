@@ -45,6 +45,7 @@ def as_published(tensors):
     assert len(np.unique(rounded)) == 4
 
 
+@pytest.mark.slow
 def test_frequencies_are_those_of_the_file(tmp_path):
     folder = save_tiny("esm", tmp_path / "theirs")
     change_tensors(folder, as_published)

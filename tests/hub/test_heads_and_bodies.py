@@ -142,7 +142,7 @@ def test_cross_attention_without_an_encoder_is_kept(kind, tmp_path):
         np.testing.assert_array_equal(after[tensor], array)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_what_never_learns_has_no_gradient(tmp_path):
     folder = save_tiny("pegasus", tmp_path, "ForConditionalGeneration")
     ours = jaxformer.load(folder)

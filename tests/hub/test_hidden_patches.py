@@ -169,7 +169,7 @@ def test_hidden_patches_are_learned(head):
     assert history[-1] < 0.8 * history[0]
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_what_is_seen_has_no_loss():
     config = replace(PIXELS, heads=tuple(HEADS.values()))
     structure, batch = structure_of(config), batch_of(config)

@@ -43,6 +43,7 @@ def load_twice(kind, head, folder):
     return jaxformer.load(folder), jaxformer.load(folder, mesh=mesh)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "head"), CASES, ids=["-".join(case) for case in CASES])
 @pytest.mark.quick("llama-ForCausalLM")
 def test_outputs_and_gradients_are_those_of_one_device(kind, head, tmp_path):
@@ -65,6 +66,7 @@ def test_outputs_and_gradients_are_those_of_one_device(kind, head, tmp_path):
         ("bart", "ForSequenceClassification"),
     ],
 )
+@pytest.mark.quick("llama-*")
 def test_losses_of_tokens_on_several_devices(kind, head, tmp_path):
     folder = save_tiny(kind, tmp_path, head, vocab_size=132)
     one = jaxformer.load(folder)

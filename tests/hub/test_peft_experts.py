@@ -85,7 +85,7 @@ def settings(kind):
 
 @pytest.mark.torch
 @pytest.mark.more
-@pytest.mark.quick("gpt_oss", "mixtral")
+@pytest.mark.quick("gpt_oss")
 def test_adapters_of_peft(base, tmp_path):
     peft, torch = pytest.importorskip("peft"), pytest.importorskip("torch")
     kind, folder = base
@@ -163,6 +163,7 @@ def gradients_of(model, lora, arrays):
 
 @pytest.mark.torch
 @pytest.mark.more
+@pytest.mark.quick("mixtral")
 def test_gradients_are_those_of_peft(base, tmp_path):
     """Both gradients as if they were adapters; PEFT's has more, in the blocks that are zero."""
     peft, torch = pytest.importorskip("peft"), pytest.importorskip("torch")

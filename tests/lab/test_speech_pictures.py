@@ -137,7 +137,7 @@ def speaker(tmp_path_factory):
     return save_speaker(tmp_path_factory.mktemp("speaker"))
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_the_lattice_of_a_given_text(speaker):
     model, sound = load(speaker), Sound("clip.wav", speech.sound(400), RATE)
     found = labelled(model, sound, "TEN")
@@ -216,7 +216,7 @@ def test_the_command_writes_a_page(whisper, tmp_path, capsys):
     assert "--start 7: must be less than 0.75" in capsys.readouterr().err
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.quick("wav2vec2")
 @pytest.mark.parametrize("kind", ["wav2vec2", "hubert"])
 def test_the_page_of_a_ctc_head(kind, tmp_path):

@@ -42,7 +42,7 @@ PARALLEL = tiny(
 )
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.quick("True-dots")
 @pytest.mark.parametrize(("scan", "remat"), [(True, "none"), (True, "dots"), (False, "full")])
 def test_scan_and_remat_change_nothing(scan, remat):

@@ -126,7 +126,7 @@ def test_a_step_on_a_mesh_is_that_of_one_device(sizes):
         np.testing.assert_allclose(cut[name], value, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.quick("full")
 @pytest.mark.parametrize("remat", ["dots", "full"])
 def test_scanned_and_rematerialised_layers_are_the_same(remat):

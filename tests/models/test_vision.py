@@ -256,7 +256,7 @@ class Frames(Model):
         return ModelOutput(hidden, hidden[:, 0], valid=valid)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_anything_that_makes_embeddings_can_feed_the_blocks():
     """No module of the package knows of frames, and heads, blocks and padding are the same."""
     config = TransformerConfig(**(STACK | {"position": Sinusoidal(theta=100.0), "dropout": 0.1}))

@@ -80,7 +80,7 @@ def test_padding_changes_nothing(config):
     np.testing.assert_allclose(found, alone.hidden[0], rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @each_config
 @pytest.mark.quick("large")
 def test_every_parameter_has_a_gradient(config):
@@ -134,7 +134,7 @@ def test_an_adapter_is_for_transcripts_and_decoders():
         LengthAdapter(kernel_size=4)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_spans_are_masked_in_training_alone():
     spans = SpanMasking(time_probability=0.5, time_span=4, min_time_spans=1)
     # Without dropout only spans depend on the key.
@@ -171,7 +171,7 @@ def test_a_classifier_averages_the_layers_it_learns_to():
     np.testing.assert_allclose(last, own.scores(outputs), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_frame_is_told_from_frames_of_other_codes_alone():
     config = replace(BASE, heads=(QuantizedFrames(codes=4, num_negatives=3),))
     model, batch = config.build(jax.random.key(0)), batch_of(config)

@@ -178,7 +178,7 @@ def test_what_no_mesh_changes_is_refused_as_it_is(short_search):
         closed_form(config)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_ramp_has_the_memory_of_one_stage_and_the_days_of_all(short_search, monkeypatch):
     monkeypatch.setattr(search, "best", lambda *_: [])
     stages = (

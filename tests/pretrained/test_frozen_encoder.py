@@ -75,7 +75,7 @@ def test_parameters_are_sharded_over_a_mesh(tmp_path):
     np.testing.assert_allclose(fn(params, images)["last_hidden_state"], expected, atol=1e-5)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_soft_tokens_that_are_hard_give_the_states_of_ids(examples, tmp_path):
     Recording.read("esm").write(tmp_path)
     ids = np.array([[0, 5, 6, 9, 8, 2]])  # 7 is the mask token

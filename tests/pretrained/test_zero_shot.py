@@ -141,7 +141,7 @@ def test_as_the_pipeline_of_transformers(model, images):
         np.testing.assert_allclose([score.score for score in ours], theirs, rtol=2e-5)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.quick("siglip with Gemma's tokenizer")
 def test_several_images_at_a_time_give_the_same(model, images):
     one, all_ = (
@@ -167,6 +167,7 @@ def test_the_command(model, images, capsys):
     assert all(label in table for label in (*LABELS, "grey.png"))
 
 
+@pytest.mark.slow
 @pytest.mark.quick("clip")
 def test_a_file_that_is_no_image_is_named(model, tmp_path, capsys):
     (tmp_path / "notes.png").write_text("no image")

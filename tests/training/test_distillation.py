@@ -203,6 +203,7 @@ def test_rows_without_padding_on_a_mesh():
     assert second["cosine_loss"] == pytest.approx(first["cosine_loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_teacher_is_an_argument_of_the_step_and_stays_as_it_is():
     program, state, first = run(MESHED, COMMON["encoder"])
     other = random_parameters(teacher_of(MESHED), 6)

@@ -362,7 +362,7 @@ def test_metrics_are_read_one_step_late(tmp_path):
     log.close()
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_the_step_is_traced_once(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         traces = []

@@ -118,6 +118,7 @@ MESHES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sizes", "parts"), MESHES.values(), ids=MESHES)
 @pytest.mark.quick("in parts")
 def test_accumulation_and_meshes_change_nothing(sizes, parts):

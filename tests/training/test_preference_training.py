@@ -402,7 +402,7 @@ def test_a_run_learns_what_is_desirable(tmp_path):
         assert value == pytest.approx(validations[-1][name], rel=1e-4, abs=1e-5), name
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_the_loss_of_judged_answers_is_the_formula():
     settings = KTO(beta=0.3, desirable_weight=1.5)
     loss, batch = preference_loss(settings), pairs()

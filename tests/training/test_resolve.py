@@ -37,7 +37,7 @@ def test_an_origin_is_opened_once(origin, tmp_path, monkeypatch):
     assert opened == [origin]
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_what_is_opened_can_be_deleted_once_it_is_read(origin, tmp_path, monkeypatch):
     closed = []
     monkeypatch.setattr(RunCheckpoint, "close", lambda self: closed.append(self.folder))

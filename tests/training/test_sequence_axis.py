@@ -143,7 +143,7 @@ def test_classifiers():
     assert_same(classifier, labels | {"mask": padding()}, THREE_AXES)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_an_encoder_and_a_decoder_of_different_lengths():
     decoded = batch(24)
     decoded["decoder_inputs"] = decoded.pop("inputs")
@@ -208,7 +208,7 @@ def test_the_evaluation_of_a_head_over_rows():
         np.testing.assert_allclose(x, y, atol=1e-5)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.quick("3")
 @pytest.mark.parametrize("chunk", [None, 3])
 def test_preferences(chunk):
