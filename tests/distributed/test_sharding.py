@@ -218,7 +218,7 @@ def test_the_moments_of_the_optimizer_are_cut_like_their_parameters():
         assert moment.addressable_shards[0].data.shape in by_shape[moment.shape]
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_one_compilation_serves_all_steps():
     model = UNTIED.with_fields(num_layers=1, dropout=0.0, **{"self_attention.dropout": 0.0})
     program = program_on((2, 2, 2), model)

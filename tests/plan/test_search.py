@@ -38,7 +38,7 @@ def test_a_step_as_it_stands_is_judged():
     assert not replace(candidate, slice=shrunk(candidate.memory.peak - 1)).fits
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_the_largest_batch_fits_and_a_quarter_more_does_not():
     config, small = tiny((1, 4, 1)), shrunk(200e6)
     rows = largest_batch(config, small)

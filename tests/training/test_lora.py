@@ -89,7 +89,7 @@ def test_every_mesh_makes_the_same_update(mesh):
     assert spec[output + ".lora_b"] == jax.P(None, None, "fsdp")
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "settings"),
     [

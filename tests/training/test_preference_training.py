@@ -86,7 +86,7 @@ def assert_same(state, metrics, expected=None):
 # However it is computed ---------------------------------------------------------------------------
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mesh", "options"),
     [

@@ -118,7 +118,7 @@ def test_the_copies_of_a_model_make_the_update_of_one_device(mesh):
     np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_the_chunked_loss_makes_the_same_update():
     _, state, _ = run(GROUPED, loss_chunk=5)
     assert_same_parameters(state.params, unsharded(GROUPED)[0])

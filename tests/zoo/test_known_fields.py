@@ -70,6 +70,7 @@ def test_a_field_that_is_left_out_has_the_value_of_transformers(kind):
     assert resolved(every) == resolved(none)
 
 
+@pytest.mark.slow
 def test_relatives_are_of_systems_that_are_not_known_yet():
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
