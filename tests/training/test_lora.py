@@ -310,6 +310,7 @@ def test_the_command_says_what_it_did(tuned, tmp_path, capsys):
     assert checkpoint_files.saved_steps(out / "checkpoints") == [4]
 
 
+@pytest.mark.more
 def test_what_cannot_be_merged(base, tuned, tmp_path, capsys):
     (tmp_path / "thesis.tex").write_text("years of work")
     for source, target, message in (

@@ -435,6 +435,7 @@ def refused(config):
     return str(error.value)
 
 
+@pytest.mark.more
 def test_what_does_not_fit_together(finished):
     config, _ = finished
     without = replace(config, train=replace(config.train, preference=None))
