@@ -328,7 +328,7 @@ FAULTS = (
         "server/batches.py",
         "if len(self._waiting) + len(requests) > self._most_waiting:",
         "if not requests:",
-        ("cli/test_serve.py::test_limits_of_time_and_of_waiting",),
+        ("server/test_batches.py::test_only_so_many_texts_wait",),
     ),
     Fault(
         "training/skip: an update that is not finite is applied",
