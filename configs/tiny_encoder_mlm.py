@@ -8,11 +8,13 @@ the time. With this seed 300 steps reach 5.60 and 13 %: expect 5.5 to 5.7. More 
 --train.steps 1500.
 """
 
+from dataclasses import replace
+
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import DataConfig, MaskedLM, TrainTokenizer
-from jaxformer.functional import LayerNorm, Learned
+from jaxformer.functional import Learned
 from jaxformer.models import EncoderConfig
-from jaxformer.nn import DotProductAttention, PreNorm, TokenEmbeddings
+from jaxformer.nn import DotProductAttention, PreNorm
 from jaxformer.optim import Cosine, Muon
 
 
@@ -26,7 +28,7 @@ def get_config() -> Config:
             mlp_dim=768,
             position=Learned(max_length=128),
             residual=PreNorm(),  # BERT's PostNorm learns too, but needs many more steps
-            embeddings=TokenEmbeddings(norm=LayerNorm(eps=1e-12), token_types=2),
+            embeddings=replace(EncoderConfig.embeddings, token_types=2),
             self_attention=DotProductAttention(bias=True, output_bias=True, dropout=0.0),
             dropout=0.0,  # far less than an epoch: nothing is seen twice
             scan_layers=False,  # unrolled layers are faster on a CPU

@@ -1,9 +1,9 @@
 """ALBERT: one layer that is shared by all depths, and a narrow embedding table."""
 
+from dataclasses import replace
 from typing import Any
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional.norms import LayerNorm
 from jaxformer.hub.fields import Computed, ConfigMap
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
@@ -18,7 +18,7 @@ from jaxformer.hub.tasks.classes import (
 from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.weights.weight_map import WeightMap, attention
 from jaxformer.models import Classification, EncoderConfig, MaskedLanguageModel
-from jaxformer.nn import MLP, TokenEmbeddings
+from jaxformer.nn import MLP
 from jaxformer.nn.config import MOST_LAYERS
 from jaxformer.zoo.common.bert_like import (
     ENCODER,
@@ -42,7 +42,7 @@ def albert(num_layers: int, model_dim: int, num_heads: int) -> EncoderConfig:
         model_dim,
         num_heads,
         vocab_size=30000,
-        embeddings=TokenEmbeddings(norm=LayerNorm(eps=1e-12), dim=128, token_types=2),
+        embeddings=replace(EncoderConfig.embeddings, dim=128, token_types=2),
         layer_repeats=num_layers,
         feed_forward=MLP(activation="gelu_tanh", gated=False, bias=True),
         heads=(MaskedLanguageModel(), Classification(label="sentence_order")),

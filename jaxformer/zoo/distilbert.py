@@ -4,7 +4,6 @@ from functools import partial
 
 import numpy as np
 
-from jaxformer.functional.norms import LayerNorm
 from jaxformer.hub.fields import (
     Activation,
     ConfigMap,
@@ -27,14 +26,13 @@ from jaxformer.hub.tasks.classes import (
 )
 from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.weights.weight_map import WeightMap, attention, block
-from jaxformer.models import MaskedLanguageModel
-from jaxformer.nn import TokenEmbeddings
+from jaxformer.models import EncoderConfig, MaskedLanguageModel
 from jaxformer.zoo.common.bert_like import LABELS, bert
 from jaxformer.zoo.system import System
 
 _SOURCE = "Sanh et al., 2019, table 3, https://arxiv.org/abs/1910.01108"
 _WITHOUT = {
-    "embeddings": TokenEmbeddings(norm=LayerNorm(eps=1e-12)),
+    "embeddings": EncoderConfig.embeddings,
     "pooler": None,
     "heads": (MaskedLanguageModel(),),
 }

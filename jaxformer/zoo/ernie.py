@@ -3,13 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
-from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import Computed, ConfigMap
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.models import EncoderConfig, MaskedLanguageModel
-from jaxformer.nn import TokenEmbeddings
 from jaxformer.zoo.common.bert_like import (
     BIAS,
     ENCODER_OR_DECODER,
@@ -27,7 +25,7 @@ from jaxformer.zoo.common.bert_like import (
 from jaxformer.zoo.common.cross_attention import KEPT_CROSS_ATTENTION
 from jaxformer.zoo.system import System
 
-_EMBEDDINGS = TokenEmbeddings(norm=LayerNorm(eps=1e-12), token_types=4)
+_EMBEDDINGS = replace(EncoderConfig.embeddings, token_types=4)
 
 SYSTEMS = (
     System(

@@ -1,8 +1,8 @@
 """Nomic BERT: BERT with RoPE, SwiGLU, and no biases in its blocks."""
 
+from dataclasses import replace
 from functools import partial
 
-from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.fields import (
     Activation,
@@ -25,7 +25,7 @@ from jaxformer.hub.tasks.classes import (
 from jaxformer.hub.weights.layouts import Concatenated
 from jaxformer.hub.weights.weight_map import Fused, WeightMap, block
 from jaxformer.models import EncoderConfig
-from jaxformer.nn import MLP, DotProductAttention, TokenEmbeddings
+from jaxformer.nn import MLP, DotProductAttention
 from jaxformer.zoo.common.bert_like import BIAS, LABELS, TOKEN_TYPES, named, over_vocabulary
 from jaxformer.zoo.common.llama_like import NUMBERS
 from jaxformer.zoo.system import System
@@ -47,7 +47,7 @@ SYSTEMS = (
             num_heads=12,
             mlp_dim=3072,
             position=RoPE(theta=1000.0),
-            embeddings=TokenEmbeddings(norm=LayerNorm(eps=1e-12), token_types=2),
+            embeddings=replace(EncoderConfig.embeddings, token_types=2),
             dropout=0.0,
             heads=(),
         ),

@@ -28,6 +28,16 @@ def assert_rounding_alone(found: dict, rounding: float):
     assert not {name: pair.ours for name, pair in found.items() if pair.ours > limit}
 
 
+def assert_as_recorded(recording: Recording, model, states: bool):
+    """Holds the states of each layer, or all other outputs, to what transformers computed."""
+    inputs, outputs = recording.arrays["inputs"], recording.arrays["outputs"]
+    actual = jaxformer.forward(model, inputs, output_hidden_states=states)
+    expected = {name: x for name, x in outputs.items() if name.endswith(STATES) == states}
+    assert expected.keys() <= actual.keys()
+    found = errors(actual, expected, expected, inputs)
+    assert_rounding_alone(found, recording.rounding["outputs"])
+
+
 def test_every_system_is_recorded():
     assert set(NAMES) == set(FORMATS)
 
@@ -36,12 +46,7 @@ def test_every_system_is_recorded():
 def test_outputs_and_tensors(name, tmp_path):
     recording = Recording.read(name)
     model = jaxformer.load(recording.write(tmp_path / "theirs"))
-    inputs, recorded = recording.arrays["inputs"], recording.arrays["outputs"]
-    actual = jaxformer.forward(model, inputs)
-    expected = {name: x for name, x in recorded.items() if not name.endswith(STATES)}
-    assert expected.keys() <= actual.keys()
-    found = errors(actual, expected, expected, inputs)
-    assert_rounding_alone(found, recording.rounding["outputs"])
+    assert_as_recorded(recording, model, states=False)
     jaxformer.save(model, tmp_path / "ours")
     after = load_file(tmp_path / "ours" / "model.safetensors")
     before = {current_name(n, FORMATS[name]): x for n, x in recording.tensors().items()}
@@ -54,12 +59,7 @@ def test_outputs_and_tensors(name, tmp_path):
 @pytest.mark.quick(*GRADIENTS, "*-v2", "*_moe", "gemma2", "modernbert", "t5gemma", "whisper")
 def test_hidden_states(name, tmp_path):
     recording = Recording.read(name)
-    model, inputs = jaxformer.load(recording.write(tmp_path)), recording.arrays["inputs"]
-    expected = {n: x for n, x in recording.arrays["outputs"].items() if n.endswith(STATES)}
-    actual = jaxformer.forward(model, inputs, output_hidden_states=True)
-    assert expected.keys() <= actual.keys()
-    found = errors(actual, expected, expected, inputs)
-    assert_rounding_alone(found, recording.rounding["outputs"])
+    assert_as_recorded(recording, jaxformer.load(recording.write(tmp_path)), states=True)
 
 
 @pytest.mark.optimized

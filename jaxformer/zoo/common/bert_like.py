@@ -2,11 +2,10 @@
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import (
     Activation,
@@ -43,7 +42,6 @@ from jaxformer.models import (
     MaskedLanguageModel,
 )
 from jaxformer.models.model import ModelConfig
-from jaxformer.nn import TokenEmbeddings
 from jaxformer.nn.block import BlockConfig
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.zoo.common.cross_attention import keeps_cross_attention
@@ -58,7 +56,7 @@ def bert(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> Enc
         "num_heads": num_heads,
         "mlp_dim": 4 * model_dim,
         "position": Learned(max_length=512),
-        "embeddings": TokenEmbeddings(norm=LayerNorm(eps=1e-12), token_types=2),
+        "embeddings": replace(EncoderConfig.embeddings, token_types=2),
         "pooler": "tanh",
         "heads": (MaskedLanguageModel(), Classification(label="next_sentence")),
     }
