@@ -1,6 +1,6 @@
 """Causal attention, forward and backward: blockwise, the reference, PyTorch's fused kernel.
 
-Batch 1, 8 query and 8 key/value heads of 64 channels, bfloat16; one process each, timed in turn.
+Batch 1, 8 query and 8 key/value heads of 64 channels; one process each, timed in turn.
 Temporaries are XLA's own figure for the compiled gradient. Needs the test requirements.
 
     python benchmarks/attention.py --output benchmarks/results/NAME.json
@@ -22,6 +22,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192])
+    options.add_argument("--dtype", default="bfloat16", help="of the inputs")
     options.add_argument("--rounds", type=int, default=5, help="turns of each contender")
     options.add_argument(
         "--implementations", nargs="+", default=["blockwise", "reference"], help="of jaxformer"
@@ -35,12 +36,12 @@ def main() -> None:
     rows = []
     print(f"{'T':>6s} {'':12s}        ms  of PyTorch  temporaries")
     for length in arguments.lengths:
-        contenders = {REFERENCE: ("attention:torch_gradient", length)}
+        contenders = {REFERENCE: ("attention:torch_gradient", length, arguments.dtype)}
         longest = {"reference": arguments.longest_reference}
         for name in arguments.implementations:
             if length > longest.get(name, length):
                 continue
-            contenders[name] = ("attention:jax_gradient", length, name)
+            contenders[name] = ("attention:jax_gradient", length, arguments.dtype, name)
         measured = alternate(contenders, arguments.rounds)
         for name, row in measured.items():
             row["ratio"] = speed_ratio(row["seconds"], measured[REFERENCE]["seconds"])
@@ -49,10 +50,10 @@ def main() -> None:
             megabytes = row.get("temporary_megabytes")
             memory = "" if megabytes is None else f"{megabytes:9.1f} MB"
             print(f"{length:6d} {name:12s} {milliseconds:9.1f} {row['ratio']:10.2f}x {memory}")
-    write(arguments.output, {"machine": machine(), "rows": rows})
+    write(arguments.output, {"machine": machine(), "dtype": arguments.dtype, "rows": rows})
 
 
-def jax_gradient(length: int, implementation: str) -> tuple[Callable[[], None], dict]:
+def jax_gradient(length: int, dtype: str, name: str) -> tuple[Callable[[], None], dict]:
     """Our attention and its gradients, with the memory that XLA plans for them."""
     import jax
     import jax.numpy as jnp
@@ -60,10 +61,10 @@ def jax_gradient(length: int, implementation: str) -> tuple[Callable[[], None], 
     from jaxformer.functional import attention, causal
 
     shape = (1, length, HEADS, WIDTH)
-    inputs = [jax.random.normal(jax.random.key(i), shape, jnp.bfloat16) for i in range(3)]
+    inputs = [jax.random.normal(jax.random.key(i), shape, dtype) for i in range(3)]
 
     def loss(query, key, value):
-        output = attention(query, key, value, mask=causal(), implementation=implementation)
+        output = attention(query, key, value, mask=causal(), implementation=name)
         return jnp.sum(output.astype(jnp.float32))
 
     compiled = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2))).lower(*inputs).compile()
@@ -71,14 +72,14 @@ def jax_gradient(length: int, implementation: str) -> tuple[Callable[[], None], 
     return lambda: jax.block_until_ready(compiled(*inputs)), {"temporary_megabytes": megabytes}
 
 
-def torch_gradient(length: int) -> Callable[[], None]:
+def torch_gradient(length: int, dtype: str) -> Callable[[], None]:
     """PyTorch's fused kernel and its gradients, on the GPU if there is one."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     shape = (1, HEADS, length, WIDTH)
     inputs = [
-        torch.randn(shape, dtype=torch.bfloat16, device=device, requires_grad=True)
+        torch.randn(shape, dtype=getattr(torch, dtype), device=device, requires_grad=True)
         for _ in range(3)
     ]
 

@@ -1,10 +1,11 @@
 """Tokens per second of generation, next to transformers + PyTorch, and the share of bandwidth.
 
 A Llama of random weights (1.1 billion, the shape of TinyLlama) reads a prompt and adds tokens,
-greedily. Each contender runs in its own process, in turn. Needs the test requirements.
+greedily. "PyTorch static" has a static cache, which transformers compiles on a GPU. Each contender
+runs in its own process, in turn. Needs the test requirements.
 
     python benchmarks/generate.py --output benchmarks/results/NAME.json            # two CPU cores
-    python benchmarks/generate.py --static --new 128 --int8                        # one GPU
+    python benchmarks/generate.py --new 128 --int8 --only jaxformer static         # one GPU
     python benchmarks/generate.py --shape 8b --only jaxformer --int8 --batches 1   # one GPU
 """
 
@@ -33,9 +34,6 @@ def main() -> None:
     options.add_argument("--int8", action="store_true", help="also jaxformer with int8 weights")
     options.add_argument("--only", nargs="+", default=[], help="contenders, by a part of the name")
     options.add_argument("--rounds", type=int, default=2, help="turns of each contender")
-    options.add_argument(
-        "--static", action="store_true", help="PyTorch with a static cache, compiled"
-    )
     options.add_argument("--output", type=Path, help="write the results as JSON")
     arguments = options.parse_args()
 
@@ -50,7 +48,8 @@ def main() -> None:
             sizes = (shape, batch, arguments.prompt, arguments.new)
             contenders = {
                 "jaxformer": ("our_generate:decode", *sizes, dtype),
-                "PyTorch": ("torch_generate:decode", *sizes, dtype, arguments.static),
+                "PyTorch": ("torch_generate:decode", *sizes, dtype, False),
+                "PyTorch static": ("torch_generate:decode", *sizes, dtype, True),
             }
             if arguments.int8:
                 contenders["jaxformer int8"] = ("our_generate:decode", *sizes, dtype, "int8")
@@ -80,7 +79,7 @@ def main() -> None:
 def summarise(dtype: str, sizes: tuple, rows: dict, prefills: dict, bandwidth: float) -> dict:
     """Prints the table and returns the report."""
     shape, batch, prompt, new = sizes
-    reference = "PyTorch" if "PyTorch" in rows else "jaxformer"
+    reference = next((name for name in ("PyTorch", "PyTorch static") if name in rows), "jaxformer")
     print(f"{dtype}, {batch} x {prompt} + {new}   first token   prefill   decode      bandwidth")
     decodes = {
         name: [

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from harness import alternate, machine, speed_ratio, write
 from shapes import SHAPES
+from train_step import DTYPES
 
 RANK, ALPHA = 16, 32.0
 PEFT = {"r": RANK, "lora_alpha": ALPHA, "target_modules": ["q_proj", "v_proj"]}
@@ -26,6 +27,7 @@ def main() -> None:
     options.add_argument("--shape", choices=SHAPES, default="32m")
     options.add_argument("--batch", type=int, default=4, help="sequences per step")
     options.add_argument("--length", type=int, default=256, help="tokens per sequence")
+    options.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
     options.add_argument("--rounds", type=int, default=3, help="turns of each contender")
     options.add_argument("--output", type=Path, help="write the results as JSON")
     arguments = options.parse_args()
@@ -37,14 +39,19 @@ def contenders(arguments: argparse.Namespace) -> dict[str, tuple]:
     """Name -> what `harness.Contender` takes."""
     problem = (SHAPES[arguments.shape], arguments.batch, arguments.length)
     found: dict[str, tuple] = {}
-    for dtype in ("float32", "bfloat16"):
+    for dtype in arguments.dtypes:
         lora = {"rank": RANK, "alpha": ALPHA, "base_dtype": dtype}
         found[f"jaxformer, all weights, {dtype}"] = ("our_lora:step", *problem, dtype, None)
         found[f"jaxformer, LoRA, {dtype}"] = ("our_lora:step", *problem, dtype, lora)
-        found[f"PyTorch, all weights, {dtype}"] = ("torch_lora:step", *problem, dtype, None)
-        found[f"PEFT, {dtype}"] = ("torch_lora:step", *problem, dtype, PEFT)
-    int8 = {"rank": RANK, "alpha": ALPHA, "base_dtype": "int8"}
-    found["jaxformer, LoRA, int8 base, bfloat16"] = ("our_lora:step", *problem, "bfloat16", int8)
+        found[f"jaxformer, LoRA, int8 base, {dtype}"] = (
+            "our_lora:step",
+            *problem,
+            dtype,
+            lora | {"base_dtype": "int8"},
+        )
+        found[f"PyTorch, all weights, {dtype}"] = ("torch_lora:step", *problem, dtype, None, False)
+        found[f"PEFT, {dtype}"] = ("torch_lora:step", *problem, dtype, PEFT, False)
+        found[f"PEFT, torch.compile, {dtype}"] = ("torch_lora:step", *problem, dtype, PEFT, True)
     return found
 
 

@@ -1,4 +1,4 @@
-"""The step one would write first in plain JAX: bfloat16 parameters, `x @ w`, optax."""
+"""The step one would write first in plain JAX: parameters cast to `dtype`, `x @ w`, optax."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from shapes import random_tokens
 from jaxformer.models import AbstractModel, Decoder, DecoderConfig
 
 
-def step(shape: dict, batch: int, length: int) -> Callable[[], None]:
+def step(shape: dict, batch: int, length: int, dtype: str) -> Callable[[], None]:
     """Prepares a step of the Llama shape; parameters are those of our decoder."""
     model = DecoderConfig(**shape)
     abstract_model = AbstractModel(lambda key: Decoder(key, model))
@@ -21,8 +21,8 @@ def step(shape: dict, batch: int, length: int) -> Callable[[], None]:
     inputs, targets = tokens[:, :-1], tokens[:, 1:]
 
     def loss(params):
-        bf16 = jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)
-        logits = _plain_llama(bf16, inputs, model.num_layers).astype(jnp.float32)
+        cast = jax.tree.map(lambda p: p.astype(dtype), params)
+        logits = _plain_llama(cast, inputs, model.num_layers).astype(jnp.float32)
         return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
 
     @jax.jit

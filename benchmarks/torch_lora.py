@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 
 def step(
-    shape: dict, batch: int, length: int, dtype: str, lora: dict | None
+    shape: dict, batch: int, length: int, dtype: str, lora: dict | None, compiled: bool
 ) -> tuple[Callable[[], None], dict]:
     """Prepares a step; `lora` has fields of `LoraConfig`, None: all weights learn."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -41,4 +41,4 @@ def step(
         "gradient_megabytes": 4 * learning / 1e6,
         "learning_parameters": learning,
     }
-    return training_step(model, inputs, targets, dtype, False, 1e-3), facts
+    return training_step(model, inputs, targets, dtype, compiled, 1e-3), facts

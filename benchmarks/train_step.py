@@ -1,22 +1,25 @@
 """Tokens per second of one training step, next to transformers + PyTorch and a plain JAX step.
 
-All contenders train the same Llama shape on the same batch, with AdamW and clipping by the global
-norm, each in its own process, in turn; every round gives a ratio, so a busy machine slows
-all of them. Needs the test requirements.
+PyTorch runs eagerly and by `torch.compile`. All contenders train the same Llama shape on the same
+batch, with AdamW and clipping by the global norm, each in its own process, in turn; every round
+gives a ratio, so a busy machine slows all of them. Needs the test requirements.
 
     python benchmarks/train_step.py --output benchmarks/results/NAME.json            # two CPU cores
-    python benchmarks/train_step.py --shape 1b --batch 4 --length 4096 --compile --apart \
-        --only "jaxformer bfloat16" documents "PyTorch bfloat16"                     # one GPU
+    python benchmarks/train_step.py --shape 1b --batch 4 --length 4096 --apart --dtypes bfloat16 \
+        --only jaxformer torch.compile                                               # one GPU
 """
 
 import argparse
+import math
 import statistics
 from pathlib import Path
 
 from harness import alternate, machine, speed_ratio, write
 from shapes import SHAPES
 
-REFERENCE = "PyTorch bfloat16"
+RIVALS = {"PyTorch": False, "torch.compile": True}
+"""What a user would pick instead -> whether it is compiled; each is compared in the same dtype."""
+DTYPES = ("bfloat16", "float32")
 PEAKS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12}
 """Device -> FLOP/s of bfloat16 products, without sparsity, by the vendor's data sheet."""
 
@@ -33,7 +36,7 @@ def main() -> None:
     options.add_argument(
         "--apart", action="store_true", help="one contender after the other, each with all memory"
     )
-    options.add_argument("--compile", action="store_true", help="run PyTorch by torch.compile")
+    options.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
     options.add_argument("--only", nargs="+", default=[], help="contenders, by a part of the name")
     options.add_argument("--output", type=Path, help="write the results as JSON")
     arguments = options.parse_args()
@@ -48,25 +51,19 @@ def contenders(arguments: argparse.Namespace) -> dict[str, tuple]:
     problem = (SHAPES[arguments.shape], arguments.batch, arguments.length)
     # Large vocabularies do not want all logits at once.
     ours = {"scan_layers": False, "loss_chunk": None if arguments.shape == "32m" else 512}
-    half = ours | {"compute_dtype": "bfloat16"}
-    rivals = {
-        f"PyTorch {dtype}": ("torch_step:step", *problem, dtype, arguments.compile)
-        for dtype in ("bfloat16", "float32")
-    }
-    steps = {
-        "jaxformer bfloat16": ("our_step:step", *problem, half),
-        "jaxformer documents bfloat16": (
-            "our_step:step",
-            *problem,
-            half | {"documents": arguments.documents},
-        ),
-        "jaxformer float32": ("our_step:step", *problem, ours | {"compute_dtype": "float32"}),
-        "plain JAX bfloat16": ("plain_jax:step", *problem),
-    }
-    products = {f"product {d}": ("our_step:product", d) for d in ("bfloat16", "float32")}
+    packed = ours | {"documents": arguments.documents}
+    found: dict[str, tuple] = {}
+    for dtype in arguments.dtypes:
+        computed = {"compute_dtype": dtype}
+        found[f"jaxformer {dtype}"] = ("our_step:step", *problem, ours | computed)
+        found[f"jaxformer documents {dtype}"] = ("our_step:step", *problem, packed | computed)
+        found[f"plain JAX {dtype}"] = ("plain_jax:step", *problem, dtype)
+        for rival, compiled in RIVALS.items():
+            found[f"{rival} {dtype}"] = ("torch_step:step", *problem, dtype, compiled)
+    products = {f"product {dtype}": ("our_step:product", dtype) for dtype in arguments.dtypes}
     wanted = {
         name: target
-        for name, target in (steps | rivals).items()
+        for name, target in found.items()
         if not arguments.only or any(part in name for part in arguments.only)
     }
     return wanted | products
@@ -78,22 +75,21 @@ def summarise(rows: dict[str, dict], arguments: argparse.Namespace) -> dict:
 
     shape, tokens = SHAPES[arguments.shape], arguments.batch * arguments.length
     flops = DecoderConfig(**shape).flops({"inputs": arguments.length}).training(causal=True)
-    products = {dtype: rows.pop(f"product {dtype}") for dtype in ("bfloat16", "float32")}
+    products = {dtype: rows.pop(f"product {dtype}") for dtype in arguments.dtypes}
     peak = {dtype: row["flops"] / min(row["seconds"]) for dtype, row in products.items()}
     found = machine()
     sheet = PEAKS.get(found["device"].removeprefix("1 x "))
-    print(f"{'':28s}  tokens/s  of {REFERENCE}  of matmul peak  of data sheet  first step")
+    print(f"{'':28s}  tokens/s  {'  '.join(f'of {r}' for r in RIVALS)}  of matmul peak  first step")
     for name, row in rows.items():
+        dtype = name.split()[-1]
         row["tokens_per_second"] = rate = tokens / statistics.median(row["seconds"])
-        row["peak_share"] = share = rate * flops / peak[name.split()[-1]]
-        if REFERENCE in rows:
-            row["ratio"] = speed_ratio(row["seconds"], rows[REFERENCE]["seconds"])
+        row["peak_share"] = share = rate * flops / peak[dtype]
+        row["ratios"] = ratios_to_rivals(rows, name, dtype)
         if sheet:
             row["data_sheet_share"] = rate * flops / sheet
-        ratio = f"{row['ratio']:.2f}x" if "ratio" in row else ""
-        of_sheet = f"{row['data_sheet_share']:.1%}" if sheet else ""
+        ratios = "".join(f"{row['ratios'].get(rival, math.nan):9.2f}x" for rival in RIVALS)
         first = row["first_step_seconds"]
-        print(f"{name:28s} {rate:9.0f} {ratio:>20s} {share:15.1%} {of_sheet:>14s} {first:9.1f} s")
+        print(f"{name:28s} {rate:9.0f} {ratios} {share:15.1%} {first:9.1f} s")
     return {
         "machine": found,
         "shape": shape,
@@ -103,6 +99,15 @@ def summarise(rows: dict[str, dict], arguments: argparse.Namespace) -> dict:
         "causal_flops_per_token": flops,
         "matmul_peak_flops": peak,
         "rows": rows,
+    }
+
+
+def ratios_to_rivals(rows: dict[str, dict], name: str, dtype: str) -> dict[str, float]:
+    """How many times as fast one contender is as each rival of its dtype that took part."""
+    return {
+        rival: speed_ratio(rows[name]["seconds"], rows[f"{rival} {dtype}"]["seconds"])
+        for rival in RIVALS
+        if f"{rival} {dtype}" in rows
     }
 
 

@@ -1,7 +1,7 @@
 """XLA compiler options for the training step and for the initial state, by platform.
 
-The step gets no options on CPUs, TPU v4 and TPU v5e. Nowhere are the limits of scoped memory, the
-compiler's rematerialization and the latency estimates of schedulers changed, since their best
+The step gets no options on most CPUs, TPU v4 and TPU v5e. Nowhere are the limits of scoped memory,
+the compiler's rematerialization and the latency estimates of schedulers changed, since their best
 values depend on the model and the chip.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
+from jaxformer.distributed.processor import processor
 from jaxformer.errors import ConfigError
 
 Option = bool | int | str
@@ -46,6 +47,10 @@ _ON_SPARSE_CORES: dict[str, Option] = {
 # JAX calls a v5p "TPU v5".
 _WITH_SPARSE_CORES = ("TPU v5", "TPU v5p", "TPU v6", "TPU v6 lite", "TPU v6e", "TPU7x")
 
+# On a CPU, XLA leaves products to a library (YNNPACK). With AVX2 alone, its own are faster for
+# bfloat16, and for many small matrices, as in attention.
+_WITHOUT_YNNPACK: dict[str, Option] = {"xla_cpu_experimental_ynn_fusion_type": ""}
+
 _OWN_PREFIX = {"xla_tpu_": "tpu", "xla_jf_": "tpu", "xla_gpu_": "gpu", "xla_cpu_": "cpu"}
 _GIVEN = re.compile(r"(\w+)=(\S+)")
 _EXAMPLE = "NAME=VALUE, such as xla_gpu_enable_nccl_user_buffers=true"
@@ -67,6 +72,8 @@ def compiler_options(
         chosen = {"optimization_level": _OPTIMIZATION_LEVEL_O1, **thresholds}
     elif has_sparse_cores(kind):
         chosen = _ON_SPARSE_CORES
+    elif platform == "cpu" and {"avx2", "avx512f"} & processor().features == {"avx2"}:
+        chosen = _WITHOUT_YNNPACK
     return chosen | {name: value for name, value in parsed(given).items() if _is_of(name, platform)}
 
 

@@ -15,6 +15,7 @@ from typing import Literal
 
 import jax
 
+from jaxformer.distributed.processor import processor
 from jaxformer.doctor import cases as doctor_cases
 from jaxformer.doctor.cases import CASES, FULL_PRECISION, NO_YNN_REDUCTIONS, Case
 from jaxformer.errors import closest
@@ -179,14 +180,8 @@ def _version(name: str) -> str | None:
 
 def _cpu() -> list[str]:
     """Returns the processor's name and its CPU_FEATURES."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return [platform.processor()]
-    names = re.findall(r"^(?:model name|Model)\s*: (.+)$", text, re.MULTILINE)[:1]
-    words = set(re.findall(r"^(?:flags|Features)\s*: (.+)$", text, re.MULTILINE)[:1] or [""])
-    features = set(" ".join(words).split())
-    return names + [feature for feature in CPU_FEATURES if feature in features]
+    name, features = processor()
+    return [name] * bool(name) + [feature for feature in CPU_FEATURES if feature in features]
 
 
 def _memory() -> list[float]:

@@ -7,7 +7,7 @@ primitive: evaluating it calls `push`, and transposing it calls `pull`.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -44,11 +44,13 @@ def differentiable(
         A function with the signature of `function`.
     """
 
+    @lru_cache
+    def in_leaves(tree, static):
+        """The function of leaves; `jax.jit` traces it once for all calls with the same types."""
+        return jax.jit(lambda *leaves: function(*tree.unflatten(leaves), **dict(static)))
+
     def call(*args, **static):
         leaves, tree = jax.tree.flatten(args)
-
-        def value(*leaves):
-            return function(*tree.unflatten(leaves), **static)
 
         def rule(leaves, tangents):
             places = [i for i, tangent in enumerate(tangents) if not is_zero(tangent)]
@@ -77,9 +79,9 @@ def differentiable(
             )
             return jax.tree.leaves(outputs), results
 
-        traced, shapes = jax.make_jaxpr(value, return_shape=True)(*leaves)
-        results = _call.bind(*leaves, jaxpr=traced, rule=rule)
-        return jax.tree.unflatten(jax.tree.structure(shapes), results)
+        traced = in_leaves(tree, tuple(static.items())).trace(*leaves)
+        results = _call.bind(*leaves, jaxpr=traced.jaxpr, rule=rule)
+        return jax.tree.unflatten(jax.tree.structure(traced.out_info), results)
 
     return call
 

@@ -13,6 +13,7 @@ from jaxformer.distributed.compiler_options import (
     init_options,
     parsed,
 )
+from jaxformer.distributed.processor import Processor
 from jaxformer.errors import ConfigError
 
 EVERYWHERE = ("xla_gpu_enable_nccl_user_buffers=true", "xla_tpu_scoped_vmem_limit_kib=65536")
@@ -26,8 +27,16 @@ def mesh_of(kind, platform):
     return AbstractMesh((1, 4, 1), axes, axis_types=explicit, abstract_device=device)
 
 
-def test_a_cpu_gets_nothing():
-    assert compiler_options(make_mesh(MeshConfig()), LAYER, EVERYWHERE) == {}
+@pytest.mark.parametrize("features", [{"avx2"}, {"avx2", "avx512f"}, {"asimd"}, set()])
+def test_a_cpu_without_avx512_multiplies_without_ynnpack(monkeypatch, features):
+    found = Processor("any", frozenset(features))
+    monkeypatch.setattr("jaxformer.distributed.compiler_options.processor", lambda: found)
+    options = compiler_options(make_mesh(MeshConfig()), LAYER, EVERYWHERE)
+    assert bool(options) == (features == {"avx2"})
+    x = np.ones((32, 64), np.float32)
+    program = jax.jit(lambda x: x @ x.T, compiler_options=options or None).lower(x).compile()
+    assert not options or "ynn_fusion" not in program.as_text()
+    np.testing.assert_array_equal(program(x), np.full((32, 32), 64.0))
 
 
 @pytest.mark.optimized
