@@ -47,8 +47,9 @@ _ON_SPARSE_CORES: dict[str, Option] = {
 # JAX calls a v5p "TPU v5".
 _WITH_SPARSE_CORES = ("TPU v5", "TPU v5p", "TPU v6", "TPU v6 lite", "TPU v6e", "TPU7x")
 
-# On a CPU, XLA leaves products to a library (YNNPACK). With AVX2 alone, its own are faster for
-# bfloat16, and for many small matrices, as in attention.
+# On a CPU, XLA leaves products to a library (YNNPACK). With AVX2 alone its own are faster for
+# bfloat16: steps of five shapes took 0.66 to 1.01 of the time (benchmarks/README.md). For float32
+# they are slower where a width is a power of two from 4096 on.
 _WITHOUT_YNNPACK: dict[str, Option] = {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 _OWN_PREFIX = {"xla_tpu_": "tpu", "xla_jf_": "tpu", "xla_gpu_": "gpu", "xla_cpu_": "cpu"}
@@ -57,7 +58,7 @@ _EXAMPLE = "NAME=VALUE, such as xla_gpu_enable_nccl_user_buffers=true"
 
 
 def compiler_options(
-    mesh: Mesh | AbstractMesh, layer_bytes: int, given: Sequence[str] = ()
+    mesh: Mesh | AbstractMesh, layer_bytes: int, compute_dtype: str, given: Sequence[str] = ()
 ) -> dict[str, Option]:
     """Returns the options for a training step on a mesh."""
     kind, platform = device_of(mesh)
@@ -72,7 +73,7 @@ def compiler_options(
         chosen = {"optimization_level": _OPTIMIZATION_LEVEL_O1, **thresholds}
     elif has_sparse_cores(kind):
         chosen = _ON_SPARSE_CORES
-    elif platform == "cpu" and {"avx2", "avx512f"} & processor().features == {"avx2"}:
+    elif platform == "cpu" and compute_dtype == "bfloat16" and _has_avx2_alone():
         chosen = _WITHOUT_YNNPACK
     return chosen | {name: value for name, value in parsed(given).items() if _is_of(name, platform)}
 
@@ -86,6 +87,11 @@ def init_options(mesh: Mesh | AbstractMesh) -> dict[str, Option]:
     is_cpu = device_of(mesh)[1] == "cpu"
     optimizes = is_cpu and not jax.config.read("jax_disable_most_optimizations")
     return {"xla_backend_optimization_level": 1} if optimizes else {}
+
+
+def _has_avx2_alone() -> bool:
+    """Whether the processor has AVX2 and not AVX-512."""
+    return {"avx2", "avx512f"} & processor().features == {"avx2"}
 
 
 def has_sparse_cores(device_kind: str) -> bool:

@@ -108,7 +108,9 @@ class TrainProgram:
         self.own_metrics: tuple[str, ...] = ()
         """Metrics that parts of the model add, known once the step is traced."""
         self._init = jax.jit(self._new_state, compiler_options=init_options(mesh) or None)
-        options = compiler_options(mesh, self._layer_bytes(), train.compiler_options)
+        options = compiler_options(
+            mesh, self._layer_bytes(), model.stacks[0].compute_dtype, train.compiler_options
+        )
         self._update = jax.jit(self._updated, donate_argnums=0, compiler_options=options or None)
         self._evaluate = jax.jit(self._evaluated)
 

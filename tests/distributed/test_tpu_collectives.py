@@ -45,7 +45,7 @@ def test_every_kind_of_chip_accepts_its_options(name):
     mesh = mesh_over(name)
     rows, whole = (NamedSharding(mesh, spec) for spec in (PartitionSpec("fsdp"), PartitionSpec()))
     x = jax.ShapeDtypeStruct((128, 128), jnp.float32, sharding=rows)
-    options = compiler_options(mesh, 2**20)
+    options = compiler_options(mesh, 2**20, "bfloat16")
     gather = jax.jit(lambda x: x + 1.0, out_shardings=whole, compiler_options=options or None)
     assert gather.lower(x).compile().memory_analysis().output_size_in_bytes >= 128 * 128 * 4
     assert bool(options) == (name[:3] in ("v5p", "v6e", "tpu"))
@@ -103,7 +103,7 @@ def test_parameters_are_gathered_and_gradients_scattered_as_such(tmp_path, name)
     assert "reduce-scatter(" not in plain
     # JAX's own parser cannot read back what this makes, so the compiler writes it to a file.
     dump = {"xla_dump_to": str(tmp_path), "xla_dump_hlo_as_text": True}
-    lowered.compile(compiler_options=compiler_options(mesh, 2**20) | dump)
+    lowered.compile(compiler_options=compiler_options(mesh, 2**20, "bfloat16") | dump)
     (file,) = tmp_path.glob("*after_optimizations.txt")
     text = file.read_text()
     assert len(re.findall(r" all-gather\(", text)) == 2
