@@ -21,11 +21,14 @@ def step(shape: dict, batch: int, length: int, options: dict) -> Callable[[], No
         shape: The model.
         batch: Rows.
         length: Tokens of a row.
-        options: Fields of DecoderConfig, and: loss_chunk of TrainConfig; documents, the number
-            that a row is packed of.
+        options: Fields of DecoderConfig, and: loss_chunk and compiler_options of TrainConfig;
+            documents, the number that a row is packed of.
     """
     documents = options.pop("documents", None)
-    train = TrainConfig(loss_chunk=options.pop("loss_chunk", None))
+    train = TrainConfig(
+        loss_chunk=options.pop("loss_chunk", None),
+        compiler_options=options.pop("compiler_options", ()),
+    )
     model = DecoderConfig(**shape, **options)
     tokens = random_tokens(shape, batch, length)
     arrays = {
