@@ -13,8 +13,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness import alternate, machine, write
-from train_step import DTYPES, RIVALS, ratios_to_rivals
+from harness import DTYPES, RIVALS, alternate, machine, ratios_to_rivals, write
 
 FAMILIES = ("bert", "t5")
 

@@ -16,6 +16,10 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
+RIVALS = {"PyTorch": False, "torch.compile": True}
+"""What a user would pick instead -> whether it is compiled."""
+DTYPES = ("bfloat16", "float32")
+
 
 class Contender:
     """A process that holds one prepared contender."""
@@ -97,6 +101,20 @@ def speed_ratio(seconds: list[float], reference: list[float]) -> float:
     return statistics.median(r / s for r, s in zip(reference, seconds, strict=True))
 
 
+def ratios_to_rivals(rows: dict[str, dict], name: str, dtype: str) -> dict[str, float]:
+    """How many times as fast one contender is as each rival that took part.
+
+    The rival computes in the same dtype, or else in the one it took part in.
+    """
+    ratios = {}
+    for rival in RIVALS:
+        dtypes = [each for each in (dtype, *DTYPES) if f"{rival} {each}" in rows]
+        if dtypes:
+            reference = rows[f"{rival} {dtypes[0]}"]["seconds"]
+            ratios[rival] = speed_ratio(rows[name]["seconds"], reference)
+    return ratios
+
+
 def machine() -> dict:
     """What a result must name: the processor, its cores, the accelerator, versions."""
     import jax
@@ -113,14 +131,11 @@ def machine() -> dict:
 
 def _processor() -> str:
     """The processor's name, and which matrix instructions it has."""
-    info = Path("/proc/cpuinfo")
-    if not info.exists():
-        return platform.processor()
-    fields = dict(line.split(":", 1) for line in info.read_text().splitlines() if ":" in line)
-    fields = {key.strip(): value.strip() for key, value in fields.items()}
-    flags = set(fields.get("flags", "").split())
-    known = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in flags]
-    return f"{fields.get('model name', platform.processor())} ({', '.join(known)})"
+    from jaxformer.distributed.processor import processor
+
+    name, features = processor()
+    known = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+    return f"{name} ({', '.join(each for each in known if each in features)})"
 
 
 def write(path: Path | None, report: dict) -> None:

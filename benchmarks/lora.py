@@ -12,9 +12,8 @@ import argparse
 import statistics
 from pathlib import Path
 
-from harness import alternate, machine, speed_ratio, write
+from harness import DTYPES, alternate, machine, speed_ratio, write
 from shapes import SHAPES
-from train_step import DTYPES
 
 RANK, ALPHA = 16, 32.0
 PEFT = {"r": RANK, "lora_alpha": ALPHA, "target_modules": ["q_proj", "v_proj"]}

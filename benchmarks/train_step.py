@@ -14,12 +14,9 @@ import math
 import statistics
 from pathlib import Path
 
-from harness import alternate, machine, speed_ratio, write
+from harness import DTYPES, RIVALS, alternate, machine, ratios_to_rivals, write
 from shapes import SHAPES
 
-RIVALS = {"PyTorch": False, "torch.compile": True}
-"""What a user would pick instead -> whether it is compiled."""
-DTYPES = ("bfloat16", "float32")
 PEAKS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12}
 """Device -> FLOP/s of bfloat16 products, without sparsity, by the vendor's data sheet."""
 
@@ -100,20 +97,6 @@ def summarise(rows: dict[str, dict], arguments: argparse.Namespace) -> dict:
         "matmul_peak_flops": peak,
         "rows": rows,
     }
-
-
-def ratios_to_rivals(rows: dict[str, dict], name: str, dtype: str) -> dict[str, float]:
-    """How many times as fast one contender is as each rival that took part.
-
-    The rival computes in the same dtype, or else in the one it took part in.
-    """
-    ratios = {}
-    for rival in RIVALS:
-        dtypes = [each for each in (dtype, *DTYPES) if f"{rival} {each}" in rows]
-        if dtypes:
-            reference = rows[f"{rival} {dtypes[0]}"]["seconds"]
-            ratios[rival] = speed_ratio(rows[name]["seconds"], reference)
-    return ratios
 
 
 if __name__ == "__main__":
