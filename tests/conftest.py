@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from fnmatch import fnmatchcase
 from importlib.metadata import version
+from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
@@ -92,16 +93,20 @@ def key():
     return jax.random.key(0)
 
 
+MAPPINGS = Path("/proc/self/maps")
+
+
 @pytest.fixture(autouse=True, scope="module")
 def compiled_quickly(request):
     """Most of the time here goes into compiling code that runs for a millisecond.
 
-    Every compiled program maps memory, and Linux grants a process only 65,530 mappings, so a
-    module's are dropped after it.
+    Every compiled program maps memory, and Linux grants a process only 65,530 mappings, so programs
+    are dropped once there are many.
     """
     _compile_as_marked(request.node)
     yield
-    jax.clear_caches()
+    if not MAPPINGS.exists() or MAPPINGS.read_bytes().count(b"\n") > 15_000:
+        jax.clear_caches()
 
 
 @pytest.fixture(autouse=True)
@@ -132,7 +137,9 @@ def compiled_here():
 
 def _compile_as_marked(node):
     quick = node.get_closest_marker("optimized") is None
-    jax.config.update("jax_disable_most_optimizations", quick)
+    if jax.config.read("jax_disable_most_optimizations") != quick:
+        jax.config.update("jax_disable_most_optimizations", quick)
+        jax.clear_caches()
 
 
 @pytest.fixture(scope="session")
