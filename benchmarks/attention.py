@@ -11,10 +11,10 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-from harness import alternate, machine, speed_ratio, write
+from harness import DTYPES, alternate, chosen, machine, ratios_to_rivals, write
 
 HEADS, WIDTH = 8, 64
-REFERENCE = "PyTorch"
+RIVAL = "PyTorch"
 
 
 def main() -> None:
@@ -22,7 +22,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192])
-    options.add_argument("--dtype", default="bfloat16", help="of the inputs")
+    options.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["bfloat16"], help="inputs")
     options.add_argument("--rounds", type=int, default=5, help="turns of each contender")
     options.add_argument(
         "--implementations", nargs="+", default=["blockwise", "reference"], help="of jaxformer"
@@ -30,34 +30,45 @@ def main() -> None:
     options.add_argument(
         "--longest-reference", type=int, default=4096, help="longest T of the reference"
     )
+    options.add_argument("--only", nargs="+", default=[], help="contenders, by a part of the name")
     options.add_argument("--output", type=Path, help="write the results as JSON")
     arguments = options.parse_args()
 
     rows = []
-    print(f"{'T':>6s} {'':12s}        ms  of PyTorch  temporaries")
+    print(f"{'T':>6s} {'':20s}        ms  of {RIVAL}  temporaries")
     for length in arguments.lengths:
-        contenders = {REFERENCE: ("attention:torch_gradient", length, arguments.dtype)}
-        longest = {"reference": arguments.longest_reference}
-        for name in arguments.implementations:
-            if length > longest.get(name, length):
-                continue
-            contenders[name] = ("attention:jax_gradient", length, arguments.dtype, name)
-        measured = alternate(contenders, arguments.rounds)
+        measured = alternate(
+            chosen(contenders(length, arguments), arguments.only), arguments.rounds
+        )
         for name, row in measured.items():
-            row["ratio"] = speed_ratio(row["seconds"], measured[REFERENCE]["seconds"])
+            row["ratio"] = ratios_to_rivals(measured, name, [RIVAL])[RIVAL]
             rows.append({"length": length, "contender": name, **row})
             milliseconds = 1e3 * statistics.median(row["seconds"])
             megabytes = row.get("temporary_megabytes")
             memory = "" if megabytes is None else f"{megabytes:9.1f} MB"
-            print(f"{length:6d} {name:12s} {milliseconds:9.1f} {row['ratio']:10.2f}x {memory}")
-    write(arguments.output, {"machine": machine(), "dtype": arguments.dtype, "rows": rows})
+            print(f"{length:6d} {name:20s} {milliseconds:9.1f} {row['ratio']:10.2f}x {memory}")
+    write(arguments.output, {"machine": machine(), "rows": rows})
+
+
+def contenders(length: int, arguments: argparse.Namespace) -> dict[str, tuple]:
+    """Name -> what `harness.Contender` takes."""
+    longest = {"reference": arguments.longest_reference}
+    found: dict[str, tuple] = {}
+    for dtype in arguments.dtypes:
+        found[f"{RIVAL} {dtype}"] = ("attention:torch_gradient", length, dtype)
+        for name in arguments.implementations:
+            if length <= longest.get(name, length):
+                found[f"{name} {dtype}"] = ("attention:jax_gradient", length, dtype, name)
+    return found
 
 
 def jax_gradient(length: int, dtype: str, name: str) -> tuple[Callable[[], None], dict]:
-    """Our attention and its gradients, with the memory that XLA plans for them."""
+    """Our attention and its gradients, compiled as in a step, with the memory that XLA plans."""
     import jax
     import jax.numpy as jnp
 
+    from jaxformer.distributed import MeshConfig, make_mesh
+    from jaxformer.distributed.compiler_options import compiler_options
     from jaxformer.functional import attention, causal
 
     shape = (1, length, HEADS, WIDTH)
@@ -67,7 +78,11 @@ def jax_gradient(length: int, dtype: str, name: str) -> tuple[Callable[[], None]
         output = attention(query, key, value, mask=causal(), implementation=name)
         return jnp.sum(output.astype(jnp.float32))
 
-    compiled = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2))).lower(*inputs).compile()
+    gradient = jax.jit(
+        jax.value_and_grad(loss, argnums=(0, 1, 2)),
+        compiler_options=compiler_options(make_mesh(MeshConfig()), 0, dtype),
+    )
+    compiled = gradient.lower(*inputs).compile()
     megabytes = compiled.memory_analysis().temp_size_in_bytes / 1e6
     return lambda: jax.block_until_ready(compiled(*inputs)), {"temporary_megabytes": megabytes}
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from harness import alternate, machine, seconds, speed_ratio, write
+from harness import alternate, chosen, machine, seconds, speed_ratio, write
 from shapes import SHAPES
 
 
@@ -53,11 +53,7 @@ def main() -> None:
             }
             if arguments.int8:
                 contenders["jaxformer int8"] = ("our_generate:decode", *sizes, dtype, "int8")
-            contenders = {
-                name: target
-                for name, target in contenders.items()
-                if not arguments.only or any(part in name for part in arguments.only)
-            }
+            contenders = chosen(contenders, arguments.only)
             rows = alternate(contenders, arguments.rounds)
             prefills = alternate(
                 {

@@ -12,7 +12,7 @@ import platform
 import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -96,18 +96,31 @@ def alternate(contenders: dict[str, tuple], rounds: int, apart: bool = False) ->
     }
 
 
+def chosen(contenders: dict[str, tuple], parts: Sequence[str]) -> dict[str, tuple]:
+    """The contenders whose names have one of the parts, or all where none is given."""
+    return {
+        name: target
+        for name, target in contenders.items()
+        if not parts or any(part in name for part in parts)
+    }
+
+
 def speed_ratio(seconds: list[float], reference: list[float]) -> float:
     """How many times as fast as the reference: the median over rounds of its time over ours."""
     return statistics.median(r / s for r, s in zip(reference, seconds, strict=True))
 
 
-def ratios_to_rivals(rows: dict[str, dict], name: str, dtype: str) -> dict[str, float]:
+def ratios_to_rivals(
+    rows: dict[str, dict], name: str, rivals: Iterable[str] = RIVALS
+) -> dict[str, float]:
     """How many times as fast one contender is as each rival that took part.
 
-    The rival computes in the same dtype, or else in the one it took part in.
+    A name ends with its dtype. The rival computes in the same one, or else in the one it took part
+    in.
     """
     ratios = {}
-    for rival in RIVALS:
+    dtype = name.split()[-1]
+    for rival in rivals:
         dtypes = [each for each in (dtype, *DTYPES) if f"{rival} {each}" in rows]
         if dtypes:
             reference = rows[f"{rival} {dtypes[0]}"]["seconds"]

@@ -9,13 +9,15 @@ Needs the test requirements.
 """
 
 import argparse
+import math
 import statistics
 from pathlib import Path
 
-from harness import DTYPES, alternate, machine, speed_ratio, write
+from harness import DTYPES, alternate, chosen, machine, ratios_to_rivals, write
 from shapes import SHAPES
 
 RANK, ALPHA = 16, 32.0
+RIVALS = ("PEFT", "PEFT, torch.compile")
 PEFT = {"r": RANK, "lora_alpha": ALPHA, "target_modules": ["q_proj", "v_proj"]}
 
 
@@ -28,9 +30,10 @@ def main() -> None:
     options.add_argument("--length", type=int, default=256, help="tokens per sequence")
     options.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
     options.add_argument("--rounds", type=int, default=3, help="turns of each contender")
+    options.add_argument("--only", nargs="+", default=[], help="contenders, by a part of the name")
     options.add_argument("--output", type=Path, help="write the results as JSON")
     arguments = options.parse_args()
-    rows = alternate(contenders(arguments), arguments.rounds)
+    rows = alternate(chosen(contenders(arguments), arguments.only), arguments.rounds)
     write(arguments.output, summarise(rows, arguments))
 
 
@@ -40,34 +43,35 @@ def contenders(arguments: argparse.Namespace) -> dict[str, tuple]:
     found: dict[str, tuple] = {}
     for dtype in arguments.dtypes:
         lora = {"rank": RANK, "alpha": ALPHA, "base_dtype": dtype}
-        found[f"jaxformer, all weights, {dtype}"] = ("our_lora:step", *problem, dtype, None)
-        found[f"jaxformer, LoRA, {dtype}"] = ("our_lora:step", *problem, dtype, lora)
-        found[f"jaxformer, LoRA, int8 base, {dtype}"] = (
+        found[f"jaxformer, all weights {dtype}"] = ("our_lora:step", *problem, dtype, None)
+        found[f"jaxformer, LoRA {dtype}"] = ("our_lora:step", *problem, dtype, lora)
+        found[f"jaxformer, LoRA, int8 base {dtype}"] = (
             "our_lora:step",
             *problem,
             dtype,
             lora | {"base_dtype": "int8"},
         )
-        found[f"PyTorch, all weights, {dtype}"] = ("torch_lora:step", *problem, dtype, None, False)
-        found[f"PEFT, {dtype}"] = ("torch_lora:step", *problem, dtype, PEFT, False)
-        found[f"PEFT, torch.compile, {dtype}"] = ("torch_lora:step", *problem, dtype, PEFT, True)
+        found[f"PyTorch, all weights {dtype}"] = ("torch_lora:step", *problem, dtype, None, False)
+        for rival, compiled in zip(RIVALS, (False, True), strict=True):
+            found[f"{rival} {dtype}"] = ("torch_lora:step", *problem, dtype, PEFT, compiled)
     return found
 
 
 def summarise(rows: dict[str, dict], arguments: argparse.Namespace) -> dict:
     """Prints the table and returns the report."""
     tokens = arguments.batch * arguments.length
-    print(f"{'':38s} tokens/s  of PEFT    state  temporaries  peak memory")
+    beside = "  ".join(f"of {rival}" for rival in RIVALS)
+    print(f"{'':38s} tokens/s  {beside}    state  temporaries  peak memory")
     for name, row in rows.items():
-        reference = rows[f"PEFT, {name.split(', ')[-1]}"]
         row["tokens_per_second"] = rate = tokens / statistics.median(row["seconds"])
-        row["ratio_to_peft"] = ratio = speed_ratio(row["seconds"], reference["seconds"])
+        row["ratios"] = ratios_to_rivals(rows, name, RIVALS)
         before = row["resident_megabytes_before"]
         row["added_megabytes"] = added = row["peak_resident_megabytes"] - before
         state = row["parameter_megabytes"] + row["optimizer_megabytes"]
         temporaries = row.get("temporary_megabytes")
         shown = f"{temporaries:8.0f} MB" if temporaries else ""
-        print(f"{name:38s} {rate:8.0f} {ratio:7.2f}x {state:6.0f} MB {shown:>12s} {added:9.0f} MB")
+        ratios = "".join(f"{row['ratios'].get(rival, math.nan):9.2f}x" for rival in RIVALS)
+        print(f"{name:38s} {rate:8.0f} {ratios} {state:6.0f} MB {shown:>12s} {added:9.0f} MB")
     return {
         "machine": machine(),
         "shape": SHAPES[arguments.shape],

@@ -14,7 +14,7 @@ import math
 import statistics
 from pathlib import Path
 
-from harness import DTYPES, RIVALS, alternate, machine, ratios_to_rivals, write
+from harness import DTYPES, RIVALS, alternate, chosen, machine, ratios_to_rivals, write
 from shapes import SHAPES
 
 PEAKS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12}
@@ -58,12 +58,7 @@ def contenders(arguments: argparse.Namespace) -> dict[str, tuple]:
         for rival, compiled in RIVALS.items():
             found[f"{rival} {dtype}"] = ("torch_step:step", *problem, dtype, compiled)
     products = {f"product {dtype}": ("our_step:product", dtype) for dtype in arguments.dtypes}
-    wanted = {
-        name: target
-        for name, target in found.items()
-        if not arguments.only or any(part in name for part in arguments.only)
-    }
-    return wanted | products
+    return chosen(found, arguments.only) | products
 
 
 def summarise(rows: dict[str, dict], arguments: argparse.Namespace) -> dict:
@@ -81,7 +76,7 @@ def summarise(rows: dict[str, dict], arguments: argparse.Namespace) -> dict:
         dtype = name.split()[-1]
         row["tokens_per_second"] = rate = tokens / statistics.median(row["seconds"])
         row["peak_share"] = share = rate * flops / peak[dtype]
-        row["ratios"] = ratios_to_rivals(rows, name, dtype)
+        row["ratios"] = ratios_to_rivals(rows, name)
         if sheet:
             row["data_sheet_share"] = rate * flops / sheet
         ratios = "".join(f"{row['ratios'].get(rival, math.nan):9.2f}x" for rival in RIVALS)

@@ -1,0 +1,75 @@
+"""Bytes per second of products of a few rows with a large kernel: XLA's beside PyTorch's.
+
+A decode step is a chain of such products, and a prefill one of more rows. The kernels are bfloat16,
+eight of 2048 x 11264, so that no cache holds them; each contender in its own process, in turn.
+Needs the test requirements.
+
+    python benchmarks/row_products.py --output benchmarks/results/NAME.json
+"""
+
+import argparse
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+from harness import alternate, machine, speed_ratio, write
+
+KERNELS, WIDTH, OUT = 8, 2048, 11264
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--rows", type=int, nargs="+", default=[1, 2, 8, 32, 128, 1024])
+    options.add_argument("--rounds", type=int, default=9, help="turns of each contender")
+    options.add_argument("--output", type=Path, help="write the results as JSON")
+    arguments = options.parse_args()
+    results = []
+    for rows in arguments.rows:
+        contenders = {"XLA": ("row_products:ours", rows), "PyTorch": ("row_products:torch", rows)}
+        measured = alternate(contenders, arguments.rounds)
+        ratio = speed_ratio(measured["XLA"]["seconds"], measured["PyTorch"]["seconds"])
+        print(f"{rows:5d} rows, XLA {ratio:.2f}x", end="")
+        for name, row in measured.items():
+            taken = statistics.median(row["seconds"])
+            row["bytes_per_second"] = KERNELS * WIDTH * OUT * 2 / taken
+            row["flops_per_second"] = KERNELS * WIDTH * OUT * 2 * rows / taken
+            print(
+                f"  {name} {row['bytes_per_second'] / 1e9:.1f} GB/s, "
+                f"{row['flops_per_second'] / 1e9:.0f} GFLOP/s",
+                end="",
+            )
+        print()
+        results.append({"rows": rows, "ratio": ratio, "contenders": measured})
+    write(arguments.output, {"machine": machine(), "results": results})
+
+
+def ours(rows: int) -> Callable[[], None]:
+    """XLA's products, with the kernels as a decode step holds them."""
+    import jax
+    import jax.numpy as jnp
+
+    from jaxformer.functional.linear import Transposed, linear
+
+    kernels = [jnp.full((OUT, WIDTH), n, jnp.bfloat16) for n in range(KERNELS)]
+    x = jnp.ones((rows, WIDTH), jnp.bfloat16)
+
+    @jax.jit
+    def products(x, kernels):
+        return [linear(x, Transposed(kernel, (OUT,))) for kernel in kernels]
+
+    return lambda: jax.block_until_ready(products(x, kernels))
+
+
+def torch(rows: int) -> Callable[[], None]:
+    """PyTorch's products."""
+    import torch
+
+    kernels = [torch.full((OUT, WIDTH), n, dtype=torch.bfloat16) for n in range(KERNELS)]
+    x = torch.ones(rows, WIDTH, dtype=torch.bfloat16)
+    return lambda: [torch.nn.functional.linear(x, kernel) for kernel in kernels]
+
+
+if __name__ == "__main__":
+    main()
