@@ -11,10 +11,10 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-from harness import DTYPES, alternate, chosen, machine, ratios_to_rivals, write
+from harness import DTYPES, alternate, chosen, columns, heading, machine, ratios_to_rivals, write
 
 HEADS, WIDTH = 8, 64
-RIVAL = "PyTorch"
+RIVALS = ("PyTorch",)
 
 
 def main() -> None:
@@ -35,18 +35,18 @@ def main() -> None:
     arguments = options.parse_args()
 
     rows = []
-    print(f"{'T':>6s} {'':20s}        ms  of {RIVAL}  temporaries")
+    print(f"{'T':>6s} {'':20s}        ms  {heading(RIVALS)}  temporaries")
     for length in arguments.lengths:
-        measured = alternate(
-            chosen(contenders(length, arguments), arguments.only), arguments.rounds
-        )
+        found = chosen(contenders(length, arguments), arguments.only)
+        measured = alternate(found, arguments.rounds)
         for name, row in measured.items():
-            row["ratio"] = ratios_to_rivals(measured, name, [RIVAL])[RIVAL]
+            row["ratios"] = ratios_to_rivals(measured, name, RIVALS)
             rows.append({"length": length, "contender": name, **row})
             milliseconds = 1e3 * statistics.median(row["seconds"])
             megabytes = row.get("temporary_megabytes")
             memory = "" if megabytes is None else f"{megabytes:9.1f} MB"
-            print(f"{length:6d} {name:20s} {milliseconds:9.1f} {row['ratio']:10.2f}x {memory}")
+            beside = columns(row["ratios"], RIVALS)
+            print(f"{length:6d} {name:20s} {milliseconds:9.1f}  {beside} {memory}")
     write(arguments.output, {"machine": machine(), "rows": rows})
 
 
@@ -55,7 +55,7 @@ def contenders(length: int, arguments: argparse.Namespace) -> dict[str, tuple]:
     longest = {"reference": arguments.longest_reference}
     found: dict[str, tuple] = {}
     for dtype in arguments.dtypes:
-        found[f"{RIVAL} {dtype}"] = ("attention:torch_gradient", length, dtype)
+        found[f"PyTorch {dtype}"] = ("attention:torch_gradient", length, dtype)
         for name in arguments.implementations:
             if length <= longest.get(name, length):
                 found[f"{name} {dtype}"] = ("attention:jax_gradient", length, dtype, name)

@@ -9,12 +9,21 @@ test requirements.
 """
 
 import argparse
-import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness import DTYPES, RIVALS, alternate, chosen, machine, ratios_to_rivals, write
+from harness import (
+    DTYPES,
+    RIVALS,
+    alternate,
+    chosen,
+    columns,
+    heading,
+    machine,
+    ratios_to_rivals,
+    write,
+)
 
 FAMILIES = ("bert", "t5")
 
@@ -56,13 +65,13 @@ def contenders(family: str, problem: tuple[int, int], dtypes: Sequence[str]) -> 
 def summarise(family: str, problem: tuple[int, int], rows: dict[str, dict]) -> dict:
     """Prints the table and returns the report."""
     batch, length = problem
-    beside = "  ".join(f"of {rival}" for rival in RIVALS)
-    print(f"{family}, {batch} x {length}  tokens/s  {beside}  first step")
+    problem_name = f"{family}, {batch} x {length}"
+    print(f"{problem_name:22s}  tokens/s  {heading()}  first step")
     for name, row in rows.items():
         row["tokens_per_second"] = rate = batch * length / statistics.median(row["seconds"])
         row["ratios"] = ratios_to_rivals(rows, name)
-        ratios = "".join(f"{row['ratios'].get(rival, math.nan):9.2f}x" for rival in RIVALS)
-        print(f"{name:22s} {rate:9.0f} {ratios} {row['first_step_seconds']:9.1f} s")
+        beside = columns(row["ratios"])
+        print(f"{name:22s} {rate:9.0f}  {beside} {row['first_step_seconds']:9.1f} s")
     return {"family": family, "batch": batch, "length": length, "rows": rows}
 
 

@@ -128,6 +128,17 @@ def ratios_to_rivals(
     return ratios
 
 
+def heading(rivals: Iterable[str] = RIVALS) -> str:
+    """The heads of the columns of `ratios_to_rivals` in a printed table."""
+    return "  ".join(f"of {rival}" for rival in rivals)
+
+
+def columns(ratios: dict[str, float], rivals: Iterable[str] = RIVALS) -> str:
+    """The ratios under `heading`, with nothing under a rival that took no part."""
+    cells = {rival: f"{ratios[rival]:.2f}x" if rival in ratios else "" for rival in rivals}
+    return "  ".join(cell.rjust(len(f"of {rival}")) for rival, cell in cells.items())
+
+
 def machine() -> dict:
     """What a result must name: the processor, its cores, the accelerator, versions."""
     import jax

@@ -9,15 +9,14 @@ Needs the test requirements.
 """
 
 import argparse
-import math
 import statistics
 from pathlib import Path
 
-from harness import DTYPES, alternate, chosen, machine, ratios_to_rivals, write
+from harness import DTYPES, alternate, chosen, columns, heading, machine, ratios_to_rivals, write
 from shapes import SHAPES
 
 RANK, ALPHA = 16, 32.0
-RIVALS = ("PEFT", "PEFT, torch.compile")
+RIVALS = {"PEFT": False, "PEFT, torch.compile": True}
 PEFT = {"r": RANK, "lora_alpha": ALPHA, "target_modules": ["q_proj", "v_proj"]}
 
 
@@ -52,7 +51,7 @@ def contenders(arguments: argparse.Namespace) -> dict[str, tuple]:
             lora | {"base_dtype": "int8"},
         )
         found[f"PyTorch, all weights {dtype}"] = ("torch_lora:step", *problem, dtype, None, False)
-        for rival, compiled in zip(RIVALS, (False, True), strict=True):
+        for rival, compiled in RIVALS.items():
             found[f"{rival} {dtype}"] = ("torch_lora:step", *problem, dtype, PEFT, compiled)
     return found
 
@@ -60,8 +59,7 @@ def contenders(arguments: argparse.Namespace) -> dict[str, tuple]:
 def summarise(rows: dict[str, dict], arguments: argparse.Namespace) -> dict:
     """Prints the table and returns the report."""
     tokens = arguments.batch * arguments.length
-    beside = "  ".join(f"of {rival}" for rival in RIVALS)
-    print(f"{'':38s} tokens/s  {beside}    state  temporaries  peak memory")
+    print(f"{'':38s} tokens/s  {heading(RIVALS)}     state  temporaries  peak memory")
     for name, row in rows.items():
         row["tokens_per_second"] = rate = tokens / statistics.median(row["seconds"])
         row["ratios"] = ratios_to_rivals(rows, name, RIVALS)
@@ -70,8 +68,8 @@ def summarise(rows: dict[str, dict], arguments: argparse.Namespace) -> dict:
         state = row["parameter_megabytes"] + row["optimizer_megabytes"]
         temporaries = row.get("temporary_megabytes")
         shown = f"{temporaries:8.0f} MB" if temporaries else ""
-        ratios = "".join(f"{row['ratios'].get(rival, math.nan):9.2f}x" for rival in RIVALS)
-        print(f"{name:38s} {rate:8.0f} {ratios} {state:6.0f} MB {shown:>12s} {added:9.0f} MB")
+        beside = columns(row["ratios"], RIVALS)
+        print(f"{name:38s} {rate:8.0f}  {beside} {state:6.0f} MB {shown:>12s} {added:9.0f} MB")
     return {
         "machine": machine(),
         "shape": SHAPES[arguments.shape],

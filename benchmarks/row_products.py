@@ -21,31 +21,27 @@ def main() -> None:
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument("--rows", type=int, nargs="+", default=[1, 2, 8, 32, 128, 1024])
+    options.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 128, 1024])
     options.add_argument("--rounds", type=int, default=9, help="turns of each contender")
     options.add_argument("--output", type=Path, help="write the results as JSON")
     arguments = options.parse_args()
     results = []
     for rows in arguments.rows:
-        contenders = {"XLA": ("row_products:ours", rows), "PyTorch": ("row_products:torch", rows)}
+        contenders = {"XLA": ("row_products:xla", rows), "PyTorch": ("row_products:pytorch", rows)}
         measured = alternate(contenders, arguments.rounds)
         ratio = speed_ratio(measured["XLA"]["seconds"], measured["PyTorch"]["seconds"])
-        print(f"{rows:5d} rows, XLA {ratio:.2f}x", end="")
+        print(f"{rows} rows: XLA is {ratio:.2f} times as fast as PyTorch")
         for name, row in measured.items():
             taken = statistics.median(row["seconds"])
-            row["bytes_per_second"] = KERNELS * WIDTH * OUT * 2 / taken
-            row["flops_per_second"] = KERNELS * WIDTH * OUT * 2 * rows / taken
-            print(
-                f"  {name} {row['bytes_per_second'] / 1e9:.1f} GB/s, "
-                f"{row['flops_per_second'] / 1e9:.0f} GFLOP/s",
-                end="",
-            )
-        print()
+            # Two bytes of each parameter, and two operations with it for each row.
+            row["bytes_per_second"] = read = KERNELS * WIDTH * OUT * 2 / taken
+            row["flops_per_second"] = flops = read * rows
+            print(f"  {name:8s} {read / 1e9:6.1f} GB/s {flops / 1e9:6.0f} GFLOP/s")
         results.append({"rows": rows, "ratio": ratio, "contenders": measured})
     write(arguments.output, {"machine": machine(), "results": results})
 
 
-def ours(rows: int) -> Callable[[], None]:
+def xla(rows: int) -> Callable[[], None]:
     """XLA's products, with the kernels as a decode step holds them."""
     import jax
     import jax.numpy as jnp
@@ -62,7 +58,7 @@ def ours(rows: int) -> Callable[[], None]:
     return lambda: jax.block_until_ready(products(x, kernels))
 
 
-def torch(rows: int) -> Callable[[], None]:
+def pytorch(rows: int) -> Callable[[], None]:
     """PyTorch's products."""
     import torch
 

@@ -10,11 +10,20 @@ gives a ratio, so a busy machine slows all of them. Needs the test requirements.
 """
 
 import argparse
-import math
 import statistics
 from pathlib import Path
 
-from harness import DTYPES, RIVALS, alternate, chosen, machine, ratios_to_rivals, write
+from harness import (
+    DTYPES,
+    RIVALS,
+    alternate,
+    chosen,
+    columns,
+    heading,
+    machine,
+    ratios_to_rivals,
+    write,
+)
 from shapes import SHAPES
 
 PEAKS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12}
@@ -71,7 +80,7 @@ def summarise(rows: dict[str, dict], arguments: argparse.Namespace) -> dict:
     peak = {dtype: row["flops"] / min(row["seconds"]) for dtype, row in products.items()}
     found = machine()
     sheet = PEAKS.get(found["device"].removeprefix("1 x "))
-    print(f"{'':28s}  tokens/s  {'  '.join(f'of {r}' for r in RIVALS)}  of matmul peak  first step")
+    print(f"{'':28s}  tokens/s  {heading()}  of matmul peak  first step")
     for name, row in rows.items():
         dtype = name.split()[-1]
         row["tokens_per_second"] = rate = tokens / statistics.median(row["seconds"])
@@ -79,9 +88,9 @@ def summarise(rows: dict[str, dict], arguments: argparse.Namespace) -> dict:
         row["ratios"] = ratios_to_rivals(rows, name)
         if sheet:
             row["data_sheet_share"] = rate * flops / sheet
-        ratios = "".join(f"{row['ratios'].get(rival, math.nan):9.2f}x" for rival in RIVALS)
         first = row["first_step_seconds"]
-        print(f"{name:28s} {rate:9.0f} {ratios} {share:15.1%} {first:9.1f} s")
+        beside = columns(row["ratios"])
+        print(f"{name:28s} {rate:9.0f}  {beside} {share:15.1%} {first:9.1f} s")
     return {
         "machine": found,
         "shape": shape,

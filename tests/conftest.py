@@ -58,6 +58,7 @@ settings.load_profile("jaxformer")
 
 # Fixtures that start a server from requirements-more.txt: tests/object_store.py
 SERVERS = {"s3_server", "gcs_server"}
+MAPPINGS = Path("/proc/self/maps")  # Linux's list of this process's, one on a line
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
@@ -91,9 +92,6 @@ def pytest_collection_finish():
 @pytest.fixture
 def key():
     return jax.random.key(0)
-
-
-MAPPINGS = Path("/proc/self/maps")
 
 
 @pytest.fixture(autouse=True, scope="module")
