@@ -141,11 +141,12 @@ def columns(ratios: dict[str, float], rivals: Iterable[str] = RIVALS) -> str:
 
 def machine() -> dict:
     """What a result must name: the processor, its cores, the accelerator, versions."""
+    processor = _processor()  # imports jaxformer, which sets what XLA reads when it starts
     import jax
 
     device = jax.devices()[0]
     return {
-        "processor": _processor(),
+        "processor": processor,
         "cores": len(os.sched_getaffinity(0)),
         "device": f"{len(jax.devices())} x {device.device_kind}",
         "glibc_tunables": os.environ.get("GLIBC_TUNABLES", ""),
