@@ -20,7 +20,7 @@ from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.describe import config_values
 from jaxformer.hub.hf_config import write_hf_config
 from jaxformer.hub.remote.names import write_source
-from jaxformer.hub.weights.opening import Layout
+from jaxformer.hub.weights.file_layout import Layout
 from jaxformer.hub.weights.weight_file import described, tensor_of
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.io.files import move_into_place, temporary_folder, write_whole
