@@ -1,5 +1,6 @@
 """Variants of a system that cannot be in one configuration, compared with transformers."""
 
+import jax
 import numpy as np
 from saved_folders import save_tiny
 
@@ -30,10 +31,7 @@ def check_variant(folder, model_type, changes, kind="", inputs=None):
     asked = inputs(ours.checkpoint) if inputs else example_inputs(ours.checkpoint, padding)
     check_outputs(ours, theirs, asked)
     check_gradients(ours, theirs, asked)
-    written = dict(tensors_of(ours.parameters, ours.placements))
-    theirs = tensors_by_current_name(folder / "model.safetensors", ours.checkpoint.model_format)
-    for name, tensor in theirs.items():
-        np.testing.assert_array_equal(written[name], tensor, err_msg=name)
+    check_tensors(ours)
     return ours
 
 
@@ -51,10 +49,57 @@ def check_outputs(ours, theirs, inputs):
     assert not beyond_rounding(errors(actual, expected, exact, inputs))
 
 
+def check_tensors(ours):
+    """Asserts that the tensors of the file would be written as they are."""
+    written = dict(tensors_of(ours.parameters, ours.placements))
+    file = ours.folder / "model.safetensors"
+    for name, tensor in tensors_by_current_name(file, ours.checkpoint.model_format).items():
+        np.testing.assert_array_equal(written[name], tensor, err_msg=name)
+
+
+def check_files(ours, theirs):
+    """Asserts that two folders have the same configuration and weights, byte for byte."""
+    for name in ("config.json", "model.safetensors"):
+        assert (ours / name).read_bytes() == (theirs / name).read_bytes(), name
+
+
 def check_gradients(ours, theirs, inputs):
     """Asserts that the gradients agree."""
     expected, exact = theirs.gradients(inputs), theirs.exact.gradients(inputs)
     assert not beyond_rounding(gradient_errors(gradients(ours, inputs), expected, exact))
+
+
+def check_gradients_of_outputs(ours, inputs, names):
+    """Asserts that the gradients of a random function of outputs agree, in a class without loss."""
+    theirs = _WithLoss(ours.folder, ours.checkpoint.architecture.name)
+    random, outputs = np.random.default_rng(0), theirs.outputs(inputs)
+    weights = {name: random.standard_normal(outputs[name].shape).astype("f4") for name in names}
+
+    @jax.jit
+    def loss(parameters):
+        found = ours.outputs(inputs, parameters=parameters)
+        return sum((found[name] * weight).sum() for name, weight in weights.items())
+
+    learned = [each for each in ours.placements if each.places]
+    found = dict(tensors_of(jax.grad(loss)(ours.parameters), learned))
+    theirs.weights = weights
+    expected, exact = theirs.gradients(inputs), theirs.exact.gradients(inputs)
+    assert not beyond_rounding(gradient_errors(found, expected, exact))
+
+
+class _WithLoss(Reference):
+    """The reference, whose loss is the sum of its outputs with these weights."""
+
+    weights = None
+
+    def forward(self, inputs, **options):
+        outputs = super().forward(inputs, **options)
+        if self.weights:
+            outputs.loss = sum(
+                (outputs[name] * self._torch.tensor(weight)).sum()
+                for name, weight in self.weights.items()
+            )
+        return outputs
 
 
 def with_holes(checkpoint):
