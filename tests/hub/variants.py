@@ -4,6 +4,7 @@ import jax
 import numpy as np
 from saved_folders import save_tiny
 
+from jaxformer.generation.api import generate
 from jaxformer.hub.weights.weight_file import tensors_of
 from jaxformer.parity.compare import beyond_rounding, errors, gradient_errors
 from jaxformer.parity.examples import example_inputs
@@ -67,6 +68,15 @@ def check_gradients(ours, theirs, inputs):
     """Asserts that the gradients agree."""
     expected, exact = theirs.gradients(inputs), theirs.exact.gradients(inputs)
     assert not beyond_rounding(gradient_errors(gradients(ours, inputs), expected, exact))
+
+
+def check_greedy_tokens(ours, theirs):
+    """Asserts that both continue two prompts with the same tokens."""
+    prompts = np.array([[7, 3, 90, 11, 5], [60, 2, 2, 17, 33]])
+    options = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None}
+    expected = theirs.model.generate(theirs._torch.tensor(prompts), **options).numpy()
+    found = generate(ours, {"input_ids": prompts}, **options)["sequences"]
+    np.testing.assert_array_equal(found, expected)
 
 
 def check_gradients_of_outputs(ours, inputs, names):
