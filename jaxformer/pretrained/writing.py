@@ -188,7 +188,7 @@ def keep_export_files(
     layout: Layout | None,
     tokenizer: Tokenizer | None = None,
 ) -> None:
-    """Keeps in a run's folder what an export of it needs besides its weights."""
+    """Keeps in a run's folder what an export of it needs in addition to its weights."""
     kept = run / IMPORTED
     with temporary_folder(kept) as temporary:
         write_hf_config(temporary, config_values(checkpoint), home)
