@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 from recordings import Recording
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
@@ -37,6 +38,13 @@ def save_tiny(kind: str, folder: Path, head: str = "", **changes) -> Path:
     )
     (folder / "generation_config.json").write_text('{ "do_sample":  false, "max_length": 7 }')
     return folder
+
+
+def assert_same_parameters(ours, theirs) -> None:
+    """Asserts that two models have the same parameters, bit for bit."""
+    assert ours.parameters.keys() == theirs.parameters.keys()
+    for name, array in theirs.parameters.items():
+        np.testing.assert_array_equal(ours.parameters[name], array, err_msg=name)
 
 
 def copy_of(folder: Path, target: Path) -> Path:

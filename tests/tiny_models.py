@@ -9,6 +9,7 @@ import numpy as np
 from jaxformer.functional import ALiBi, Binary, Integer, Learned, RoPE, Sinusoidal, T5Bias
 from jaxformer.functional.positions.base import NoPosition
 from jaxformer.functional.positions.fixed_table import SinusoidalTable
+from jaxformer.hub.describe import describe_model
 from jaxformer.hub.fields import build_with
 from jaxformer.models import (
     CTC,
@@ -28,6 +29,8 @@ from jaxformer.models import (
 )
 from jaxformer.nn import DotProductCrossAttention
 from jaxformer.nn.waveform import ConvolutionalFeatures, PositionalConvolution
+from jaxformer.pretrained.model import Pretrained, described_by
+from jaxformer.zoo import FORMATS
 
 SCHEMES = {
     "integer": Integer(max_length=8),
@@ -150,6 +153,12 @@ def random_parameters(config: ModelConfig, seed: int = 0, scale: float = 0.4) ->
         name: jnp.asarray(name.endswith("scale") + scale * random.normal(size=shape.shape), "f4")
         for name, shape in structure_of(config).shapes.items()
     }
+
+
+def random_model(config: ModelConfig) -> Pretrained:
+    """A model of a configuration with `random_parameters`, as if it was loaded."""
+    checkpoint = describe_model(config, FORMATS.values(), {})
+    return Pretrained(config, random_parameters(config), described_by(checkpoint))
 
 
 @partial(jax.jit, static_argnums=0)

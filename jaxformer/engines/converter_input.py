@@ -4,7 +4,8 @@ CTranslate2 4.8 and MLX-LM 0.32 expect fields that transformers 5 has renamed or
 for every row of the embedding table, and names for the first and the unknown token.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tokenizers import AddedToken
 
 from jaxformer.data.tokenizers.files import SETTINGS, TOKENIZER_FILES, read_tokenizer
 from jaxformer.engines.speech import NO_TIMESTAMPS
+from jaxformer.errors import ConfigError, first_line
 from jaxformer.hub.hf_config import write_hf_config
 from jaxformer.hub.model_format import completed
 from jaxformer.io.model_files import CONFIG, TOKENIZER, file_in, read_object
@@ -22,6 +24,15 @@ from jaxformer.pretrained.writing import save
 _STEPS = 1500
 """The number of Whisper's last timestamp, 30 seconds."""
 _ALIASES = {"n_ctx": "n_positions", "rotary_emb_base": "rope_theta"}
+
+
+@contextmanager
+def refusals(sentence: str) -> Iterator[None]:
+    """Turns what a converter raises, which may be anything, into a ConfigError."""
+    try:
+        yield
+    except Exception as error:
+        raise ConfigError(f"{sentence}: {first_line(error)}") from error
 
 
 def save_for_converter(pretrained: Pretrained, folder: Path, dtype: str | None) -> None:

@@ -14,9 +14,9 @@ import numpy as np
 
 from jaxformer.data.tasks.images.pixels import PREPROCESSOR
 from jaxformer.engines.base import LANGUAGE_MODELS, Engine, Format, LoadedModel, Prompt, check_kind
-from jaxformer.engines.converter_input import save_for_converter
+from jaxformer.engines.converter_input import refusals, save_for_converter
 from jaxformer.engines.speech import check_names, named_token, writes_speech
-from jaxformer.errors import ConfigError, first_line
+from jaxformer.errors import ConfigError
 from jaxformer.extras import optional_module
 from jaxformer.generation.speech.features import log_mel_of
 from jaxformer.generation.speech.tokens import SpeechTokens
@@ -82,14 +82,9 @@ class CTranslate2Format(Format):
         with tempfile.TemporaryDirectory() as scratch:
             checkpoint = Path(scratch, "hf")
             save_for_converter(pretrained, checkpoint, dtype)
-            try:
+            with refusals(f"{_PURPOSE}: its converter refused"):
                 converter = converters.TransformersConverter(str(checkpoint))
                 converter.convert(str(folder), quantization=quantise or dtype, force=True)
-            except Exception as error:  # third-party code may raise anything
-                reason = first_line(error)
-                raise ConfigError(
-                    f"--format ctranslate2: its converter refused: {reason}"
-                ) from error
         if writes_speech(pretrained):
             _warn_of_faster_whisper(pretrained)
             pretrained.tokenizer.save(str(folder / TOKENIZER))

@@ -162,7 +162,8 @@ def verify_export(
         A receipt for each engine.
 
     Raises:
-        ConfigError: The source is not there, or is no model of texts or speech that an engine runs.
+        ConfigError: The source is not there, or is not a model of texts or speech that
+            an engine runs.
     """
     description = description_of(folder)
     where = source or description.get("source", str(folder))

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from jaxformer.engines.base import LANGUAGE_MODELS, Engine, Format, LoadedModel, Prompt, check_kind
-from jaxformer.engines.converter_input import save_for_converter
-from jaxformer.errors import ConfigError, first_line
+from jaxformer.engines.converter_input import refusals, save_for_converter
+from jaxformer.errors import ConfigError
 from jaxformer.extras import optional_module
 from jaxformer.io.model_files import CONFIG, read_object
 from jaxformer.pretrained.model import Pretrained
@@ -78,13 +78,11 @@ class MLXFormat(Format):
         with tempfile.TemporaryDirectory() as scratch:
             checkpoint, converted = Path(scratch, "hf"), Path(scratch, "mlx")
             save_for_converter(pretrained, checkpoint, dtype)
-            try:
-                with contextlib.redirect_stdout(io.StringIO()):
-                    library.convert(str(checkpoint), str(converted), **bits)
-            except Exception as error:  # third-party code may raise anything
-                raise ConfigError(
-                    f"--format mlx: its converter refused: {first_line(error)}"
-                ) from error
+            with (
+                refusals("--format mlx: its converter refused"),
+                contextlib.redirect_stdout(io.StringIO()),
+            ):
+                library.convert(str(checkpoint), str(converted), **bits)
             for file in converted.iterdir():
                 file.rename(folder / file.name)
 

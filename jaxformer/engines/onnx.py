@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from jaxformer.engines.base import Engine, Format, LoadedModel, Prompt
+from jaxformer.engines.converter_input import refusals
 from jaxformer.engines.speech import check_model
 from jaxformer.engines.text_models import OUTPUTS, keeps_cache, source_inputs, text_inputs
 from jaxformer.engines.transformers import load_torch
-from jaxformer.errors import ConfigError, first_line
+from jaxformer.errors import ConfigError
 from jaxformer.extras import optional_module
 from jaxformer.hub.families import family_of
 from jaxformer.io.model_files import CONFIG, copy_side_files
@@ -98,17 +99,12 @@ class ONNXFormat(Format):
         with tempfile.TemporaryDirectory() as scratch:
             save(pretrained, checkpoint := Path(scratch, "hf"), dtype=dtype)
             model = load_torch(checkpoint, dtype or "float32")
-            try:
-                with _quiet():
-                    settings = library.OnnxConfig(dynamic=True)
-                    for name, (module, inputs) in _graphs(model, pretrained).items():
-                        graph = library.OnnxExporter().export(module, inputs, config=settings)
-                        _rename(graph.program, name)
-                        library.OnnxExporter.save_program(graph.program, folder / name)
-            except Exception as error:  # third-party code may raise anything
-                raise ConfigError(
-                    f"--format onnx: transformers cannot export it: {first_line(error)}"
-                ) from error
+            with refusals(f"{_PURPOSE}: transformers cannot export it"), _quiet():
+                settings = library.OnnxConfig(dynamic=True)
+                for name, (module, inputs) in _graphs(model, pretrained).items():
+                    graph = library.OnnxExporter().export(module, inputs, config=settings)
+                    _rename(graph.program, name)
+                    library.OnnxExporter.save_program(graph.program, folder / name)
             copy_side_files(checkpoint, folder)
             (folder / CONFIG).write_bytes((checkpoint / CONFIG).read_bytes())
 

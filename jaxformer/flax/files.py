@@ -84,7 +84,7 @@ class FilesMixin:
         for key in (options.keys() - set(_UNUSED)) & model.checkpoint.hf_config.ignored.keys():
             nearest = did_you_mean(key, (*vars(config).keys() - {key}, "num_labels", *OF_CLASS))
             raise ArgumentError(
-                f"{key}: is no argument, and {cls.__name__} reads no such field of "
+                f"{key}: is not an argument, and {cls.__name__} reads no such field of "
                 f"the config{nearest}"
             )
         files = open_tensors(folder, model.checkpoint)

@@ -15,7 +15,6 @@ from jaxformer.flax.files import FilesMixin
 from jaxformer.flax.generation import GenerationMixin
 from jaxformer.functional.dropout import as_key
 from jaxformer.hub.flax_api.config import FlaxConfig, as_config
-from jaxformer.hub.flax_api.module import FlaxModule
 from jaxformer.hub.flax_api.outputs import output_of
 from jaxformer.hub.flax_api.signatures import signatures_of
 from jaxformer.hub.flax_classes import FLAX_CLASSES, flax_architecture
@@ -28,6 +27,33 @@ from jaxformer.zoo import FORMATS
 
 _FLAGS = {"output_hidden_states": False, "output_attentions": False, "return_dict": True}
 _IGNORED = ("indices_rng", "question_lengths")
+
+
+class FlaxModule:
+    """A model as a Flax module has it, without state; it cannot be a part of another module."""
+
+    def __init__(self, model: Any):
+        """Takes a model, whose parameters it ignores."""
+        self._model = model
+
+    def init(self, rngs: Any, *inputs: Any, **options: Any) -> dict[str, Any]:
+        """Returns `{"params": tree}`; `rngs` is a key, or {"params": key}; inputs are ignored."""
+        del inputs, options
+        key = rngs["params"] if isinstance(rngs, dict) else rngs
+        return {"params": self._model.init_weights(key)}
+
+    def apply(
+        self,
+        variables: Any,
+        *inputs: Any,
+        deterministic: bool = True,
+        rngs: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Runs the model with `variables["params"]`; `rngs` has a "dropout" key for training."""
+        key = None if deterministic else (rngs or {}).get("dropout")
+        training = {} if deterministic else {"train": True, "dropout_rng": key}
+        return self._model(*inputs, params=variables["params"], **training, **options)
 
 
 class FlaxPreTrainedModel(FilesMixin, GenerationMixin):

@@ -1,7 +1,6 @@
 """The table of docs/from-flax.md: Flax classes of transformers 4.55 and their equivalents."""
 
 import inspect
-from functools import singledispatch
 
 from jaxformer.errors import ConfigError
 from jaxformer.hub.flax_classes import FLAX_CLASSES, flax_architecture
@@ -22,6 +21,15 @@ END = "<!-- flax-classes: end -->"
 """The marker lines around the table, which `jaxformer flax-classes` writes."""
 _COLUMNS = ("Flax class", "`model_type`", "class", "head", "command")
 _CONVOLUTIONS = "a convolutional network, not a transformer"
+_COMMANDS: dict[tuple[type[Task], ...], str] = {
+    (TranscriptTask,): "transcribe",
+    (CausalLMTask, Seq2SeqLMTask): "generate",
+    (MaskedLMTask,): "fill-mask",
+    (ClipClassificationTask,): "forward",
+    (SequenceClassificationTask, TokenClassificationTask, QuestionAnsweringTask): "predict",
+    (Task,): "forward",
+}
+"""Tasks -> an example command for their classes; the first that fits counts."""
 _LEFT_OUT = {
     "resnet": _CONVOLUTIONS,
     "regnet": _CONVOLUTIONS,
@@ -71,39 +79,7 @@ def _cells(kind: str, name: str) -> tuple[str, str, str]:
     architecture = found[1]
     summary = inspect.getdoc(type(architecture.task)).partition("\n")[0].rstrip(".")
     head = "none" if type(architecture.task) is Task else summary[0].lower() + summary[1:]
-    return f"`{architecture.name}`", head, f"`{_command(architecture.task)}`"
-
-
-@singledispatch
-def _command(task: Task) -> str:
-    """Returns an example command for a class."""
-    del task
-    return "jaxformer forward"
-
-
-@_command.register(CausalLMTask)
-@_command.register(Seq2SeqLMTask)
-def _generates(task):
-    return "jaxformer generate"
-
-
-@_command.register(TranscriptTask)
-def _transcribes(task):
-    return "jaxformer transcribe"
-
-
-@_command.register(ClipClassificationTask)
-def _computes(task):
-    return "jaxformer forward"
-
-
-@_command.register(MaskedLMTask)
-def _fills_masks(task):
-    return "jaxformer fill-mask"
-
-
-@_command.register(SequenceClassificationTask)
-@_command.register(TokenClassificationTask)
-@_command.register(QuestionAnsweringTask)
-def _predicts(task):
-    return "jaxformer predict"
+    command = next(
+        name for kinds, name in _COMMANDS.items() if isinstance(architecture.task, kinds)
+    )
+    return f"`{architecture.name}`", head, f"`jaxformer {command}`"

@@ -29,7 +29,7 @@ from jaxformer.pretrained.model import Pretrained
 
 if TYPE_CHECKING:
     from jaxformer.hub.checkpoint import HFCheckpoint
-    from jaxformer.hub.weights.opening import Layout
+    from jaxformer.hub.weights.file_layout import Layout
 
 DTYPES = ("float32", "bfloat16", "float16")
 """The dtypes in which weights are loaded and saved."""

@@ -9,7 +9,8 @@ import numpy as np
 
 from jaxformer.errors import ConfigError
 from jaxformer.hub.checkpoint import HFCheckpoint
-from jaxformer.hub.weights.opening import Layout, layout_of
+from jaxformer.hub.weights.file_layout import Layout
+from jaxformer.hub.weights.opening import layout_of
 from jaxformer.hub.weights.parts import part_of, tensors_in
 from jaxformer.hub.weights.weight_file import WeightFile, load_parameters, named_placements
 from jaxformer.models.model import ModelConfig

@@ -22,7 +22,7 @@ from jaxformer.models.parameters import AbstractModel, Parameters
 
 if TYPE_CHECKING:
     from jaxformer.hub.checkpoint import HFCheckpoint
-    from jaxformer.hub.weights.opening import Layout
+    from jaxformer.hub.weights.file_layout import Layout
     from jaxformer.hub.weights.weight_map import Placement
 
 Arrays = Mapping[str, Any]

@@ -20,7 +20,7 @@ from jaxformer.hub.checkpoint import HFCheckpoint
 from jaxformer.hub.describe import config_values
 from jaxformer.hub.hf_config import write_hf_config
 from jaxformer.hub.remote.names import write_source
-from jaxformer.hub.weights.opening import Layout
+from jaxformer.hub.weights.file_layout import Layout
 from jaxformer.hub.weights.weight_file import described, tensor_of
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.io.files import move_into_place, temporary_folder, write_whole
@@ -188,7 +188,7 @@ def keep_export_files(
     layout: Layout | None,
     tokenizer: Tokenizer | None = None,
 ) -> None:
-    """Keeps in a run's folder what an export of it needs besides its weights."""
+    """Keeps in a run's folder what an export of it needs in addition to its weights."""
     kept = run / IMPORTED
     with temporary_folder(kept) as temporary:
         write_hf_config(temporary, config_values(checkpoint), home)

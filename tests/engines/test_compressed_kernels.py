@@ -2,16 +2,13 @@
 
 import numpy as np
 import pytest
-from tiny_models import random_parameters, tiny
+from tiny_models import random_model, tiny
 
 from jaxformer.engines.compressed_tensors import is_kernel, packed
 from jaxformer.engines.export import engines_for, export_model, verify_export
 from jaxformer.engines.tiny import save_plain
 from jaxformer.errors import ConfigError
-from jaxformer.hub.describe import describe_model
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import Pretrained, described_by
-from jaxformer.zoo import FORMATS
 
 
 def unpacked(parts, bits):
@@ -45,12 +42,7 @@ def test_kernels_of_layers_alone():
 
 
 def test_inputs_that_groups_do_not_divide(tmp_path):
-    config = tiny(vocab_size=64, model_dim=48, num_heads=4, mlp_dim=64)
-    model = Pretrained(
-        config,
-        random_parameters(config),
-        described_by(describe_model(config, FORMATS.values(), {})),
-    )
+    model = random_model(tiny(vocab_size=64, model_dim=48, num_heads=4, mlp_dim=64))
     with pytest.raises(ConfigError, match="48 inputs: must be a multiple of 32"):
         written(model, tmp_path, "int4")
     with pytest.raises(ConfigError, match="int8 or int4"):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from saved_folders import save_tiny
-from tiny_models import random_parameters
+from tiny_models import random_model, random_parameters
 
 from jaxformer.checkpoints.run_dir import prepared_data
 from jaxformer.checkpoints.saved_run import write_run
@@ -19,11 +19,8 @@ from jaxformer.engines.converter_input import save_for_converter
 from jaxformer.engines.export import ENGINE_FORMATS
 from jaxformer.engines.tiny import PLAIN, save_plain
 from jaxformer.errors import ConfigError
-from jaxformer.hub.describe import describe_model
 from jaxformer.models import DecoderConfig
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import Pretrained, described_by
-from jaxformer.zoo import FORMATS
 
 ENGINES = ("ctranslate2", "gguf", "mlx", "onnx")
 MEASURED = {
@@ -75,8 +72,7 @@ def test_a_quantisation_that_the_format_lacks(run, tmp_path, capsys):
 @pytest.mark.more
 def test_kernels_that_mlx_would_not_round_are_refused(tmp_path):
     config = DecoderConfig(vocab_size=320, num_layers=1, model_dim=64, num_heads=4, mlp_dim=96)
-    description = described_by(describe_model(config, FORMATS.values(), {}))
-    model = Pretrained(config, random_parameters(config), description)
+    model = random_model(config)
     with pytest.raises(ConfigError, match="96 inputs: must be a multiple of 64"):
         export.export_model(model, tmp_path / "out", format="mlx", source="here", quantise="int4")
     assert not (tmp_path / "out").exists()

@@ -4,22 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tiny_models import random_parameters, tiny
+from tiny_models import random_model, tiny
 
 from jaxformer.engines import receipts
 from jaxformer.engines.base import Engine, LoadedModel
 from jaxformer.engines.receipts import answers_of, measure, num_equal, perplexity
 from jaxformer.engines.reference import ReferenceModel
-from jaxformer.hub.describe import describe_model
-from jaxformer.pretrained.model import Pretrained, described_by
-from jaxformer.zoo import FORMATS
 
 
 @pytest.fixture(scope="module")
 def model():
-    config = tiny(vocab_size=64)
-    description = describe_model(config, FORMATS.values(), {})
-    return Pretrained(config, random_parameters(config), described_by(description))
+    return random_model(tiny(vocab_size=64))
 
 
 class Changed(LoadedModel):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from saved_folders import save_tiny
-from tiny_models import random_parameters, tiny
+from tiny_models import random_model, tiny
 
 from jaxformer.cli import main as cli
 from jaxformer.engines.export import engines_for, export_model, verify_export
@@ -14,17 +14,13 @@ from jaxformer.engines.text_models import check_text_model, keeps_cache, text_in
 from jaxformer.engines.tiny import save_plain
 from jaxformer.errors import ConfigError
 from jaxformer.functional import ALiBi
-from jaxformer.hub.describe import describe_model
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import Pretrained, described_by
 from jaxformer.pretrained.outputs import forward
-from jaxformer.zoo import FORMATS
 
 
 def test_bfloat16_is_refused_before_anything_is_written(tmp_path):
     config = tiny(vocab_size=64)
-    description = described_by(describe_model(config, FORMATS.values(), {}))
-    model = Pretrained(config, random_parameters(config), description)
+    model = random_model(config)
     check_text_model(model, "--format onnx")
     assert keeps_cache(config)
     assert text_inputs(config) == ("input_ids", "attention_mask")
@@ -34,9 +30,7 @@ def test_bfloat16_is_refused_before_anything_is_written(tmp_path):
 
 
 def test_a_model_that_transformers_lacks_is_refused_before_anything_is_written(tmp_path):
-    config = tiny(vocab_size=64, position=ALiBi())
-    description = described_by(describe_model(config, FORMATS.values(), {}))
-    model = Pretrained(config, random_parameters(config), description)
+    model = random_model(tiny(vocab_size=64, position=ALiBi()))
     with pytest.raises(ConfigError, match="formats that can hold it: stablehlo, hf with"):
         export_model(model, tmp_path / "out", format="onnx", source="here")
     assert not (tmp_path / "out").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from tiny_models import random_parameters, tiny, tiny_encoder, tiny_encoder_decoder, tiny_vision
+from tiny_models import random_model, tiny, tiny_encoder, tiny_encoder_decoder, tiny_vision
 
 from jaxformer.engines.base import Prompt
 from jaxformer.engines.export import engines_for, export_model, verify_export
@@ -20,22 +20,14 @@ from jaxformer.engines.text_models import keeps_cache
 from jaxformer.engines.tiny import save_plain
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional import T5Bias
-from jaxformer.hub.describe import describe_model
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.model import Pretrained, described_by
 from jaxformer.pretrained.outputs import forward
-from jaxformer.zoo import FORMATS
-
-
-def pretrained(config):
-    description = describe_model(config, FORMATS.values(), {})
-    return Pretrained(config, random_parameters(config), described_by(description))
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     out = tmp_path_factory.mktemp("stablehlo") / "out"
-    model = pretrained(tiny(vocab_size=64, compute_dtype="float32"))
+    model = random_model(tiny(vocab_size=64, compute_dtype="float32"))
     export_model(model, out, format="stablehlo", source="here")
     return model, out
 
@@ -75,7 +67,7 @@ def test_prompts_of_different_lengths_and_their_next_tokens(exported):
 
 @pytest.mark.more
 def test_an_encoder_decoder_keeps_what_it_has_read():
-    model = pretrained(tiny_encoder_decoder(vocab_size=64, num_layers=1, num_decoder_layers=1))
+    model = random_model(tiny_encoder_decoder(vocab_size=64, num_layers=1, num_decoder_layers=1))
     programs, weights = programs_of(model), dict(model.parameters)
     ids = np.array([[5, 9, 2, 7], [8, 3, 0, 0]], np.int32)
     mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0]], np.int32)
@@ -91,7 +83,7 @@ def test_an_encoder_decoder_keeps_what_it_has_read():
 
 @pytest.mark.more
 def test_the_bias_of_t5_needs_no_number_of_rows():
-    model = pretrained(tiny(vocab_size=64, num_layers=1, position=T5Bias(bidirectional=False)))
+    model = random_model(tiny(vocab_size=64, num_layers=1, position=T5Bias(bidirectional=False)))
     assert set(programs_of(model)) == {"forward", "prefill", "decode"}
 
 
@@ -109,7 +101,7 @@ def test_the_manifest_says_what_programs_read(exported):
 
 @pytest.mark.more
 def test_weights_of_two_bytes_are_read_again(tmp_path):
-    model = pretrained(tiny(vocab_size=64))
+    model = random_model(tiny(vocab_size=64))
     export_model(model, tmp_path / "out", format="stablehlo", source="here", dtype="bfloat16")
     run = runner.Model(tmp_path / "out")
     assert {array.dtype.name for array in run.weights.values()} == {"bfloat16"}
@@ -120,13 +112,13 @@ def test_weights_of_two_bytes_are_read_again(tmp_path):
 
 @pytest.mark.more
 def test_an_encoder_has_one_program():
-    model = pretrained(tiny_encoder(attention="reference"))
+    model = random_model(tiny_encoder(attention="reference"))
     assert not keeps_cache(model.config)
     assert set(programs_of(model)) == {"forward"}
 
 
 def test_a_model_of_images_is_refused(tmp_path):
-    model = pretrained(tiny_vision())
+    model = random_model(tiny_vision())
     with pytest.raises(ConfigError, match="a model of texts"):
         export_model(model, tmp_path / "out", format="stablehlo", source="here")
     assert not (tmp_path / "out").exists()

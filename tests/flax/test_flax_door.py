@@ -16,9 +16,9 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 import jaxformer.flax
 from jaxformer.errors import ArgumentError, ConfigError, DataError
+from jaxformer.flax.model import FlaxModule
 from jaxformer.generation.api import generate
 from jaxformer.hub.flax_api.config import as_config, options_of
-from jaxformer.hub.flax_api.module import FlaxModule
 from jaxformer.hub.flax_api.outputs import OUTPUTS
 from jaxformer.hub.flax_classes import FLAX_CLASSES
 from jaxformer.parity.tiny import TINY

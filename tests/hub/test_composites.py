@@ -5,20 +5,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from saved_folders import change_tensors, copy_of, save_tiny
-from variants import check_outputs
+from saved_folders import assert_same_parameters, change_tensors, copy_of, save_tiny
+from variants import check_gradients, check_outputs, models
 
 from jaxformer.errors import ConfigError
 from jaxformer.hub.describe import config_values, describe
 from jaxformer.hub.fields import resolved
-from jaxformer.parity.compare import beyond_rounding, gradient_errors
 from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.reference import Reference
 from jaxformer.parity.table import measure
 from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.model import Pretrained, described_by
-from jaxformer.pretrained.outputs import forward, gradients
+from jaxformer.pretrained.outputs import forward
 from jaxformer.pretrained.writing import save
 from jaxformer.zoo import FORMATS
 
@@ -75,14 +74,11 @@ def test_a_speech_encoder_with_an_adapter(tmp_path):
     values = composite("wav2vec2", "bert")
     adapter = {"add_adapter": True, "num_adapter_layers": 2}
     values["encoder"] |= adapter | {"output_hidden_size": values["decoder"]["hidden_size"]}
-    ours = load(save_tiny("speech-encoder-decoder", tmp_path / "model", **values))
-    theirs = Reference(tmp_path / "model", "SpeechEncoderDecoderModel")
+    ours, theirs = models(save_tiny("speech-encoder-decoder", tmp_path / "model", **values))
     inputs = example_inputs(ours.checkpoint, "right")
     check_outputs(ours, theirs, inputs)
     assert not ours.config.projects
-    actual, expected = gradients(ours, inputs), theirs.gradients(inputs)
-    exact = theirs.exact.gradients(inputs)
-    assert not beyond_rounding(gradient_errors(actual, expected, exact))
+    check_gradients(ours, theirs, inputs)
     save(load(tmp_path / "model", dtype=None), tmp_path / "again")
     again, before = (tmp_path / x / "model.safetensors" for x in ("again", "model"))
     assert again.read_bytes() == before.read_bytes()
@@ -162,9 +158,7 @@ def test_old_names_and_prefixes_of_a_part(saved, tmp_path):
         tensors["encoder.embeddings.position_ids"] = np.arange(20)[None]
 
     change_tensors(folder, age)
-    parameters = load(folder).parameters
-    for name, array in load(saved).parameters.items():
-        np.testing.assert_array_equal(parameters[name], array)
+    assert_same_parameters(load(folder), load(saved))
 
 
 def test_a_model_without_a_file_is_described_and_read_again(saved, tmp_path):

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from saved_folders import change_tensors
+from saved_folders import change_tensors, save_tiny
+from variants import check_greedy_tokens, check_outputs, models
 
 from jaxformer.errors import ConfigError
-from jaxformer.generation.api import generate
 from jaxformer.hub.checkpoint import read_checkpoint
 from jaxformer.hub.hf_config import HFConfig
+from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.reference import save_random
 from jaxformer.pretrained.auto import load
 from jaxformer.zoo import FORMATS
@@ -27,10 +28,7 @@ VARIANTS = {
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
 @pytest.mark.quick("published")
 def test_logits_and_greedy_tokens_are_those_of_transformers(changes, tmp_path):
-    import torch
-    import transformers
-
-    save_random("deepseek_v3", "DeepseekV3ForCausalLM", tmp_path, pad_token_id=None, **changes)
+    save_tiny("deepseek_v3", tmp_path, **changes)
     random = np.random.default_rng(0)
 
     def with_biases_of_the_router(tensors):
@@ -39,18 +37,9 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(changes, tmp_path):
                 tensors[name] = random.normal(0, 0.3, tensors[name].shape).astype(np.float32)
 
     change_tensors(tmp_path, with_biases_of_the_router)
-    auto = transformers.AutoModelForCausalLM
-    model = auto.from_pretrained(tmp_path, dtype=torch.float32, experts_implementation="eager")
-    options = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None}
-    with torch.no_grad():
-        expected = model(torch.tensor(PROMPTS)).logits.numpy()
-        texts = model.generate(torch.tensor(PROMPTS), **options).numpy()
-    ours = load(tmp_path)
-    logits = ours.outputs({"input_ids": PROMPTS})["logits"]
-    np.testing.assert_allclose(logits, expected, atol=2e-5 * np.abs(expected).max())
-    np.testing.assert_array_equal(
-        generate(ours, {"input_ids": PROMPTS}, **options)["sequences"], texts
-    )
+    ours, theirs = models(tmp_path)
+    check_outputs(ours, theirs, example_inputs(ours.checkpoint, "left"))
+    check_greedy_tokens(ours, theirs)
 
 
 @pytest.mark.slow

@@ -88,9 +88,3 @@ def test_a_model_that_no_format_can_say(llama, tmp_path):
     with pytest.raises(ConfigError, match=r"nearest: .*'llama' .*logits\.softcap = 30\.0"):
         save(Pretrained(config, model.parameters, described_by(checkpoint)), tmp_path / "out")
     assert not list(tmp_path.iterdir())
-
-
-def test_a_format_of_files_that_there_is_not(llama, tmp_path):
-    with pytest.raises(ConfigError, match="format = 'gguf': must be 'hf' or 'flax'"):
-        save(load(llama), tmp_path / "out", format="gguf")
-    assert not list(tmp_path.iterdir())

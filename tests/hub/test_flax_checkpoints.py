@@ -8,7 +8,7 @@ import pytest
 from flax.serialization import msgpack_restore, msgpack_serialize
 from flax.traverse_util import flatten_dict
 from safetensors.numpy import load_file, save_file
-from saved_folders import change_settings, change_tensors, save_tiny
+from saved_folders import assert_same_parameters, change_settings, change_tensors, save_tiny
 
 from jaxformer.cli.main import main
 from jaxformer.errors import ArgumentError, ConfigError, DataError
@@ -60,12 +60,6 @@ def assert_same_files(ours, theirs, pattern="*"):
     assert sorted(path.name for path in ours.glob(pattern)) == names
     for name in names:
         assert (ours / name).read_bytes() == (theirs / name).read_bytes(), name
-
-
-def assert_same_parameters(ours, theirs):
-    assert ours.parameters.keys() == theirs.parameters.keys()
-    for name, array in theirs.parameters.items():
-        np.testing.assert_array_equal(np.asarray(ours.parameters[name]), np.asarray(array), name)
 
 
 def rewrite(source, target, tree):
@@ -267,6 +261,7 @@ def test_an_unknown_format_is_one_sentence(gpt2, tmp_path):
     assert list(EXPORT_FORMATS) == ["hf", "flax"]
     with pytest.raises(ConfigError, match=r"format = 'flux': must be 'hf' or 'flax'.*flax"):
         save(load(gpt2 / "hf"), tmp_path / "out", format="flux")
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_old_name_of_a_class(gpt2):

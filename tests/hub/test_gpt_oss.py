@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from variants import check_greedy_tokens, check_outputs
 
 from jaxformer.errors import DataError
-from jaxformer.generation.api import generate
 from jaxformer.hub.weights.tensors import Mxfp4Tensors, TensorFiles
-from jaxformer.parity.reference import save_random
+from jaxformer.parity.examples import example_inputs
+from jaxformer.parity.reference import Reference, save_random
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.writing import save
 
@@ -51,13 +52,11 @@ def test_blocks_without_their_scales_are_refused(scales, tmp_path):
 
 
 SIZES = {"hidden_size": 64, "intermediate_size": 32, "head_dim": 12, "pad_token_id": None}
-PROMPTS = [[7, 3, 90, 11, 5], [60, 2, 2, 17, 33]]
 
 
 @pytest.mark.torch
 def test_files_in_mxfp4_have_the_outputs_and_texts_of_transformers(tmp_path):
     import torch
-    import transformers
     from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
     theirs, quantised = tmp_path / "theirs", tmp_path / "quantised"
@@ -79,18 +78,11 @@ def test_files_in_mxfp4_have_the_outputs_and_texts_of_transformers(tmp_path):
     method = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
     (quantised / "config.json").write_text(json.dumps(values | {"quantization_config": method}))
 
-    model = transformers.AutoModelForCausalLM.from_pretrained(theirs, dtype=torch.float32).eval()
     ours = load(quantised)
     ours = replace(ours, config=ours.config.with_fields(compute_dtype="float32"))
-    inputs = np.array(PROMPTS)
-    with torch.no_grad():
-        expected = model(torch.tensor(inputs)).logits.numpy()
-        options = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None}
-        texts = model.generate(torch.tensor(inputs), **options)
-    logits = ours.outputs({"input_ids": inputs})["logits"]
-    np.testing.assert_allclose(logits, expected, atol=2e-5 * np.abs(expected).max())
-    found = generate(ours, {"input_ids": inputs}, **options)
-    np.testing.assert_array_equal(found["sequences"], texts.numpy())
+    model = Reference(theirs, "GptOssForCausalLM")
+    check_outputs(ours, model, example_inputs(ours.checkpoint, "left"))
+    check_greedy_tokens(ours, model)
 
     save(ours, tmp_path / "saved")
     saved = json.loads((tmp_path / "saved" / "config.json").read_text())

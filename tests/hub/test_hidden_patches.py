@@ -9,16 +9,15 @@ import pytest
 from saved_folders import save_tiny
 from tiny_models import structure_of, tiny_vision
 from transfers import transfer
+from variants import check_files, check_variant
 
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.hub.describe import describe
 from jaxformer.hub.tasks.images import MaskedPixelsTask, VisualTokensTask
 from jaxformer.models import LossOptions, MaskedPixels, VisualTokens
-from jaxformer.parity.compare import differences, gradient_differences
 from jaxformer.parity.examples import example_inputs
-from jaxformer.parity.reference import Reference
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.outputs import forward, gradients
+from jaxformer.pretrained.outputs import forward
 from jaxformer.pretrained.writing import save
 from jaxformer.training.loss import check_batch
 from jaxformer.training.transfer.fields import model_for
@@ -34,14 +33,7 @@ HEAD = "ForMaskedImageModeling"
 @pytest.mark.parametrize("kind", ["vit", "deit", "beit"])
 @pytest.mark.quick("vit")
 def test_losses_and_gradients_equal_those_of_transformers(kind, tmp_path):
-    model = load(save_tiny(kind, tmp_path, HEAD))
-    reference = Reference(tmp_path, model.checkpoint.architecture.name)
-    inputs = example_inputs(model.checkpoint)
-    found, wanted = forward(model, inputs), reference.outputs(inputs)
-    assert "loss" in found
-    assert max(differences(found, wanted, inputs).values()) <= 2e-5
-    actual, expected = gradients(model, inputs), reference.gradients(inputs)
-    assert max(gradient_differences(actual, expected).values()) <= 2e-5
+    check_variant(tmp_path, kind, {}, HEAD)
 
 
 @torch_only
@@ -112,16 +104,9 @@ def test_what_a_file_cannot_have_is_refused(tmp_path):
 @pytest.mark.more
 @pytest.mark.quick("{'use_mean_pooling': False, 'use_mask_token': False}")
 def test_variants_of_beit(changes, tmp_path):
-    folder = save_tiny("beit", tmp_path / "theirs", **changes)
-    model, reference = load(folder), Reference(folder, "BeitForImageClassification")
-    inputs = example_inputs(model.checkpoint)
-    found = forward(model, inputs, output_hidden_states=True)
-    assert max(differences(found, reference.outputs(inputs), inputs).values()) <= 2e-5
-    actual, expected = gradients(model, inputs), reference.gradients(inputs)
-    assert max(gradient_differences(actual, expected).values()) <= 2e-5
+    model = check_variant(tmp_path / "theirs", "beit", changes)
     save(model, tmp_path / "ours")
-    for name in ("config.json", "model.safetensors"):
-        assert (tmp_path / "ours" / name).read_bytes() == (folder / name).read_bytes()
+    check_files(tmp_path / "ours", tmp_path / "theirs")
 
 
 # Training ----------------------------------------------------------------------------------------

@@ -5,15 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from saved_folders import change_settings, save_tiny
+from variants import check_files, check_variant
 
 from jaxformer.errors import ConfigError
 from jaxformer.hub.describe import describe
 from jaxformer.models import DualEncoderConfig, VisionConfig
-from jaxformer.parity.compare import differences, gradient_differences
-from jaxformer.parity.examples import example_inputs
-from jaxformer.parity.reference import Reference
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.outputs import forward, gradients
 from jaxformer.pretrained.writing import save
 from jaxformer.zoo import FORMATS
 
@@ -24,19 +21,10 @@ HEAD = "ForImageClassification"
 @pytest.mark.parametrize("kind", ["clip", "siglip", "siglip2"])
 @pytest.mark.quick("siglip")
 def test_losses_gradients_and_files_are_those_of_transformers(kind, tmp_path):
-    folder = save_tiny(kind, tmp_path / "theirs", HEAD)
-    model = load(folder)
+    model = check_variant(tmp_path / "theirs", kind, {}, HEAD)
     assert isinstance(model.config, VisionConfig)
-    reference = Reference(folder, model.checkpoint.architecture.name)
-    inputs = example_inputs(model.checkpoint)
-    found, wanted = forward(model, inputs), reference.outputs(inputs)
-    assert "loss" in found
-    assert max(differences(found, wanted, inputs).values()) <= 2e-5
-    actual, expected = gradients(model, inputs), reference.gradients(inputs)
-    assert max(gradient_differences(actual, expected).values()) <= 2e-5
     save(model, tmp_path / "ours")
-    for name in ("config.json", "model.safetensors"):
-        assert (tmp_path / "ours" / name).read_bytes() == (folder / name).read_bytes()
+    check_files(tmp_path / "ours", tmp_path / "theirs")
 
 
 def test_a_model_of_ours_becomes_one(tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from saved_folders import save_tiny
-from variants import models
+from variants import check_outputs, models
 
 from jaxformer.errors import ConfigError
 from jaxformer.functional import LinearScaling, Llama3Scaling, LongRoPE, NoPosition, RoPE
@@ -22,10 +22,8 @@ from jaxformer.hub.fields import (
     write_windows,
 )
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.parity.compare import beyond_rounding, errors
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.outputs import forward
 from jaxformer.zoo import FORMATS, SYSTEMS
 
 LLAMA2 = {
@@ -367,10 +365,7 @@ def test_variants(model_type, changes, tmp_path):
     ours, theirs = models(save_tiny(model_type, tmp_path, **changes))
     # Beyond every window, the original context (8) and the longest (20).
     inputs = example_inputs(ours.checkpoint, "right", length=25)
-    actual, expected = forward(ours, inputs), theirs.outputs(inputs)
-    found = errors(actual, expected, theirs.exact.outputs(inputs), inputs)
-    assert set(found) == {"loss", "logits"}
-    assert not beyond_rounding(found)
+    check_outputs(ours, theirs, inputs, hidden_states=False)
     written = ours.checkpoint.model_format.config_map.write(ours.config)
     again = config_of({**ours.checkpoint.hf_config.values, **written})
     assert resolved(ours.config) == resolved(replace(again, compute_dtype="float32"))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from hf_checkpoints import save_checkpoint
-from saved_folders import save_tiny
+from saved_folders import assert_same_parameters, save_tiny
 
 import jaxformer
 from jaxformer.errors import ConfigError, DataError
@@ -94,8 +94,7 @@ def test_adapters_of_llama(case, tie, tmp_path):
     ours = jaxformer.load(tmp_path / "base", adapter=tmp_path / "it")
     check(theirs, ours, {"input_ids": IDS})
     named = jaxformer.load(tmp_path / "base", adapters={"it": tmp_path / "it"}).with_adapters("it")
-    for name, array in ours.parameters.items():
-        np.testing.assert_array_equal(named.parameters[name], array)
+    assert_same_parameters(named, ours)
     jaxformer.save(ours, tmp_path / "merged")
     merged, same = jaxformer.load(tmp_path / "merged"), np.testing.assert_array_equal
     saved = open_named(tmp_path / "it", "init_from")

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from saved_folders import save_tiny
-from variants import check_outputs, models
+from variants import check_files, check_gradients, check_outputs, models
 
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError, DataError
@@ -63,8 +63,7 @@ def test_the_mask_says_which_patches_are_read(tmp_path):
 def test_gradients_of_a_batch_of_many_shapes(head, tmp_path):
     ours, theirs = models(save_tiny("siglip2", tmp_path, head))
     inputs = example_inputs(ours.checkpoint, "right") | shaped(ours, [(2, 9), (5, 1), (4, 4)], 19)
-    found, wanted = gradients(ours, inputs), theirs.gradients(inputs)
-    assert max(gradient_differences(found, wanted).values()) <= 2e-5
+    check_gradients(ours, theirs, inputs)
 
 
 @pytest.mark.slow
@@ -184,8 +183,7 @@ def test_trained_on_images_of_one_shape_it_computes_the_same(tmp_path):
     scores = model.model.scores({"images": images})["label"]
     np.testing.assert_allclose(forward(model, inputs)["logits"], scores, rtol=2e-5, atol=2e-5)
     save(model, tmp_path / "ours")
-    for name in ("config.json", "model.safetensors"):
-        assert (tmp_path / "ours" / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes()
+    check_files(tmp_path / "ours", tmp_path / "theirs")
 
 
 def test_an_end_beyond_the_vocabulary_is_in_no_example():

@@ -6,17 +6,16 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from saved_folders import change_settings, change_tensors, save_tiny
-from variants import check_outputs
+from variants import check_gradients, check_outputs, models
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.describe import describe
 from jaxformer.hub.tasks.speech import CTCTask
-from jaxformer.parity.compare import beyond_rounding, gradient_errors
 from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.reference import Reference
 from jaxformer.parity.verify import verify
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.outputs import forward, gradients
+from jaxformer.pretrained.outputs import forward
 from jaxformer.pretrained.writing import save
 from jaxformer.zoo import FORMATS
 
@@ -70,13 +69,10 @@ VARIANTS = {
 @pytest.mark.parametrize(("kind", "head", "changes"), VARIANTS.values(), ids=VARIANTS)
 @pytest.mark.slow
 def test_variants(kind, head, changes, tmp_path):
-    ours = load(save_tiny(kind, tmp_path, head, **changes))
-    theirs = Reference(tmp_path, ours.checkpoint.architecture.name)
+    ours, theirs = models(save_tiny(kind, tmp_path, head, **changes))
     inputs = example_inputs(ours.checkpoint, "right")
     check_outputs(ours, theirs, inputs)
-    actual, expected = gradients(ours, inputs), theirs.gradients(inputs)
-    exact = theirs.exact.gradients(inputs)
-    assert not beyond_rounding(gradient_errors(actual, expected, exact))
+    check_gradients(ours, theirs, inputs)
 
 
 @pytest.mark.torch

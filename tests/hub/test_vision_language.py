@@ -3,20 +3,17 @@
 import json
 from dataclasses import replace
 
-import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from saved_folders import save_tiny
-from variants import check_outputs, models
+from variants import check_gradients_of_outputs, check_outputs, models
 
 from jaxformer.errors import ConfigError
 from jaxformer.hub.checkpoint import read_checkpoint
 from jaxformer.hub.describe import describe
-from jaxformer.hub.families import forward
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.tasks.classes import end_positions
-from jaxformer.parity.compare import beyond_rounding, gradient_errors
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained import outputs as pretrained
 from jaxformer.pretrained.auto import load
@@ -24,7 +21,10 @@ from jaxformer.zoo import FORMATS, SYSTEMS
 
 pytestmark = pytest.mark.torch
 
-CLASSES = [(f, a) for f in FORMATS.values() for a in f.architectures if "lip" in f.model_type]
+TOWERS = [
+    format for format in FORMATS.values() if "lip" in format.model_type and "_" in format.model_type
+]
+CLASSES = [(format, each) for format in TOWERS for each in format.architectures]
 
 
 @pytest.mark.parametrize(
@@ -90,33 +90,11 @@ def test_older_files(model_type, tmp_path):
 @pytest.mark.parametrize(("format", "architecture"), CLASSES, ids=[a.name for _, a in CLASSES])
 @pytest.mark.quick("SiglipVisionModel")
 def test_gradients(format, architecture, tmp_path):
-    """Of a random function of all outputs, for there is no loss."""
-    import torch
-
     ours, theirs = models(save_tiny(format.model_type, tmp_path, architecture.name))
     inputs = example_inputs(ours.checkpoint, "right")
-    rng, expected = np.random.default_rng(0), theirs.outputs(inputs)
-    del expected["hidden_states"], expected["last_hidden_state"]  # what lies on padding
-    weights = {n: rng.standard_normal(x.shape).astype("f4") for n, x in expected.items()}
-    assert weights
-
-    @jax.jit
-    def total(parameters):
-        outputs = forward(ours.abstract_model.module(parameters), ours.checkpoint, inputs)
-        return sum((outputs[name] * weight).sum() for name, weight in weights.items())
-
-    found = pretrained.tensors_of(jax.grad(total)(ours.parameters), ours.placements)
-
-    def their_gradients(theirs):
-        outputs = theirs.forward(inputs)
-        sum((outputs[name] * torch.tensor(x)).sum() for name, x in weights.items()).backward()
-        return {
-            name: np.zeros(x.shape) if x.grad is None else x.grad.numpy()
-            for name, x in theirs.model.named_parameters()
-        }
-
-    gradients = their_gradients(theirs), their_gradients(theirs.exact)
-    assert not beyond_rounding(gradient_errors(dict(found), *gradients))
+    names = set(theirs.outputs(inputs)) - {"hidden_states", "last_hidden_state"}  # of padding
+    assert names
+    check_gradients_of_outputs(ours, inputs, sorted(names))
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """Variants of a system that cannot be in one configuration, compared with transformers."""
 
+import jax
 import numpy as np
 from saved_folders import save_tiny
 
+from jaxformer.generation.api import generate
 from jaxformer.hub.weights.weight_file import tensors_of
 from jaxformer.parity.compare import beyond_rounding, errors, gradient_errors
 from jaxformer.parity.examples import example_inputs
@@ -30,10 +32,7 @@ def check_variant(folder, model_type, changes, kind="", inputs=None):
     asked = inputs(ours.checkpoint) if inputs else example_inputs(ours.checkpoint, padding)
     check_outputs(ours, theirs, asked)
     check_gradients(ours, theirs, asked)
-    written = dict(tensors_of(ours.parameters, ours.placements))
-    theirs = tensors_by_current_name(folder / "model.safetensors", ours.checkpoint.model_format)
-    for name, tensor in theirs.items():
-        np.testing.assert_array_equal(written[name], tensor, err_msg=name)
+    check_tensors(ours)
     return ours
 
 
@@ -43,18 +42,76 @@ def models(folder):
     return ours, Reference(folder, ours.checkpoint.architecture.name)
 
 
-def check_outputs(ours, theirs, inputs):
-    """Asserts that all outputs agree where they mean something."""
+def check_outputs(ours, theirs, inputs, hidden_states=True):
+    """Asserts that all outputs, or those without hidden states, agree where they mean something."""
     expected, exact = theirs.outputs(inputs), theirs.exact.outputs(inputs)
-    actual = forward(ours, inputs, output_hidden_states=True)
+    actual = forward(ours, inputs, output_hidden_states=hidden_states)
+    if not hidden_states:
+        expected = {n: x for n, x in expected.items() if not n.endswith("hidden_states")}
     assert set(expected) <= set(actual), sorted(expected)
     assert not beyond_rounding(errors(actual, expected, exact, inputs))
+
+
+def check_tensors(ours):
+    """Asserts that the tensors of the file would be written as they are."""
+    written = dict(tensors_of(ours.parameters, ours.placements))
+    file = ours.folder / "model.safetensors"
+    for name, tensor in tensors_by_current_name(file, ours.checkpoint.model_format).items():
+        np.testing.assert_array_equal(written[name], tensor, err_msg=name)
+
+
+def check_files(ours, theirs):
+    """Asserts that two folders have the same configuration and weights, byte for byte."""
+    for name in ("config.json", "model.safetensors"):
+        assert (ours / name).read_bytes() == (theirs / name).read_bytes(), name
 
 
 def check_gradients(ours, theirs, inputs):
     """Asserts that the gradients agree."""
     expected, exact = theirs.gradients(inputs), theirs.exact.gradients(inputs)
     assert not beyond_rounding(gradient_errors(gradients(ours, inputs), expected, exact))
+
+
+def check_greedy_tokens(ours, theirs):
+    """Asserts that both continue two prompts with the same tokens."""
+    prompts = np.array([[7, 3, 90, 11, 5], [60, 2, 2, 17, 33]])
+    options = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None}
+    expected = theirs.model.generate(theirs._torch.tensor(prompts), **options).numpy()
+    found = generate(ours, {"input_ids": prompts}, **options)["sequences"]
+    np.testing.assert_array_equal(found, expected)
+
+
+def check_gradients_of_outputs(ours, inputs, names):
+    """Asserts that the gradients of a random function of outputs agree, in a class without loss."""
+    theirs = _WithLoss(ours.folder, ours.checkpoint.architecture.name)
+    random, outputs = np.random.default_rng(0), theirs.outputs(inputs)
+    weights = {name: random.standard_normal(outputs[name].shape).astype("f4") for name in names}
+
+    @jax.jit
+    def loss(parameters):
+        found = ours.outputs(inputs, parameters=parameters)
+        return sum((found[name] * weight).sum() for name, weight in weights.items())
+
+    learned = [each for each in ours.placements if each.places]
+    found = dict(tensors_of(jax.grad(loss)(ours.parameters), learned))
+    theirs.weights = weights
+    expected, exact = theirs.gradients(inputs), theirs.exact.gradients(inputs)
+    assert not beyond_rounding(gradient_errors(found, expected, exact))
+
+
+class _WithLoss(Reference):
+    """The reference, whose loss is the sum of its outputs with these weights."""
+
+    weights = None
+
+    def forward(self, inputs, **options):
+        outputs = super().forward(inputs, **options)
+        if self.weights:
+            outputs.loss = sum(
+                (outputs[name] * self._torch.tensor(weight)).sum()
+                for name, weight in self.weights.items()
+            )
+        return outputs
 
 
 def with_holes(checkpoint):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from saved_folders import assert_same_parameters
 from tiny_models import random_parameters
 from tiny_run import tiny_config
 
@@ -58,13 +59,6 @@ def uploaded(folder, url):
     return url
 
 
-def same(one, other):
-    one, other = one.parameters, other.parameters
-    assert one.keys() == other.keys()
-    for name in one:
-        np.testing.assert_array_equal(one[name], other[name])
-
-
 def contents(url):
     home = any_path(url, "url")
     return {name: (home / name).read_bytes() for name in home.files()}
@@ -76,7 +70,7 @@ def test_an_export_has_the_bytes_of_a_local_one(bucket, run, exported, capsys):
     assert f"{bucket}/model: " in capsys.readouterr().out
     local = {path.name: path.read_bytes() for path in exported.iterdir()}
     assert contents(f"{bucket}/model") == local
-    same(jaxformer.load(f"{bucket}/model"), jaxformer.load(exported))
+    assert_same_parameters(jaxformer.load(f"{bucket}/model"), jaxformer.load(exported))
 
 
 @pytest.mark.slow
@@ -84,7 +78,7 @@ def test_a_run_is_loaded_with_its_tokenizer(bucket, run):
     url = uploaded(run, f"{bucket}/runs/one")
     for folder in (url, f"{url}/checkpoints/3"):
         model = jaxformer.load(folder)
-        same(model, jaxformer.load(run))
+        assert_same_parameters(model, jaxformer.load(run))
         assert model.tokenizer.encode("a dog").ids == [97, 32, 100, 111, 103]
 
 

@@ -330,10 +330,10 @@ class Stack(nn.Module):
 
         Args:
             x: The embeddings.
-            real: bool `[B, T]`: the tokens that are no padding.
+            real: bool `[B, T]`: the tokens that are not padding.
             types: The ids of each table of type embeddings, int `[B, T]`; a missing one is 0.
             source: The states of the encoder `[B, S, D]`, for cross-attention.
-            source_real: bool `[B, S]`: those that are no padding.
+            source_real: bool `[B, S]`: those that are not padding.
         """
         stack, length, types = self.stack, x.shape[1], types or {}
         scheme, relative = stack["position"], stack["relative_position"]

@@ -1,4 +1,4 @@
-"""The format StableHLO for `export`, and JAX alone, which runs it in a process of its own."""
+"""The format StableHLO for `export`, and JAX alone, which runs it in a separate process."""
 
 import json
 import subprocess

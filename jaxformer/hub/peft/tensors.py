@@ -268,7 +268,7 @@ def _by_module(
 ) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
     """Splits the files' tensors into the parts of modules, by kind, and full replacements.
 
-    A parameter of experts among `parameters` is a module of its own, under its name.
+    A parameter of experts among `parameters` is a separate module, under its name.
     """
     modules: dict[str, dict[str, str]] = {}
     whole = {}

@@ -1,12 +1,13 @@
 """The layout of a checkpoint's safetensors files, so that an export can write the same bytes."""
 
+import abc
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -29,8 +30,54 @@ from jaxformer.io.model_files import file_in
 _LARGEST_ARANGE = 2**20
 
 
+class Layout(abc.ABC):
+    """The layout of the files of a checkpoint; its fields are what a JSON file keeps of it.
+
+    Attributes:
+        kind: The format of `save` that writes such files.
+        tensors: The shape and dtype of each tensor with weights, by its name in PyTorch's file.
+        largest: The number of bytes of the tensors in the largest file.
+    """
+
+    kind: str
+    contents: str
+    """What the JSON file has, for messages."""
+    tensors: Mapping[str, Tensor]
+    largest: int
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """Returns the layout that `write` wrote."""
+        try:
+            return cls(**read_json(file))
+        except TypeError as error:
+            raise DataError(f"{file}: must have {cls.contents}") from error
+
+    def write(self, file: Path) -> None:
+        """Writes the layout to a JSON file."""
+        file.write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
+
+    @property
+    def usual_dtype(self) -> np.dtype:
+        """The dtype of most values."""
+        counts: dict[np.dtype, int] = {}
+        for tensor in self.tensors.values():
+            counts[tensor.dtype] = counts.get(tensor.dtype, 0) + math.prod(tensor.shape)
+        return max(counts, key=counts.__getitem__)
+
+    def sources(
+        self, model_format: ModelFormat, placements: list[Placement]
+    ) -> dict[str, Placement] | None:
+        """Returns the placement of each tensor of the files in a model, see `sources_of`."""
+        return sources_of(self.tensors, model_format, placements)
+
+    @abc.abstractmethod
+    def write_tensors(self, folder: Path, read: Callable[[str], np.ndarray]) -> None:
+        """Writes files of this layout; `read` returns a tensor by its name in PyTorch's file."""
+
+
 @dataclass(frozen=True)
-class FileLayout:
+class FileLayout(Layout):
     """The headers of safetensors files, and their index."""
 
     headers: Mapping[str, str]
@@ -42,7 +89,7 @@ class FileLayout:
     position_ids."""
 
     kind = "hf"
-    """The format of `save` that writes such files."""
+    contents = "the headers of safetensors files"
 
     @classmethod
     def of_folder(cls, folder: Path) -> "FileLayout":
@@ -58,21 +105,6 @@ class FileLayout:
             [name for name in files.tensors if _is_arange(files, name)],
         )
 
-    @classmethod
-    def read(cls, file: Path) -> "FileLayout":
-        """Returns the layout that `write` wrote."""
-        try:
-            return cls(**read_json(file))
-        except TypeError as error:
-            raise DataError(f"{file}: must have the headers of safetensors files") from error
-
-    def write(self, file: Path) -> None:
-        """Writes the layout to a JSON file."""
-        text = json.dumps(
-            {"headers": dict(self.headers), "index": self.index, "counted": list(self.counted)}
-        )
-        file.write_text(text + "\n", encoding="utf-8")
-
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
         """The shape and dtype of each tensor with weights, by its name in the files."""
@@ -84,14 +116,6 @@ class FileLayout:
         }
 
     @property
-    def usual_dtype(self) -> np.dtype:
-        """The dtype of most values."""
-        counts: dict[np.dtype, int] = {}
-        for tensor in self.tensors.values():
-            counts[tensor.dtype] = counts.get(tensor.dtype, 0) + math.prod(tensor.shape)
-        return max(counts, key=counts.__getitem__)
-
-    @property
     def largest(self) -> int:
         """The number of bytes of the tensors in the largest file."""
         ends = [
@@ -99,12 +123,6 @@ class FileLayout:
             for header in self.headers.values()
         ]
         return max(ends)
-
-    def sources(
-        self, model_format: ModelFormat, placements: list[Placement]
-    ) -> dict[str, Placement] | None:
-        """Returns the placement of each tensor of the files in a model, see `sources_of`."""
-        return sources_of(self.tensors, model_format, placements)
 
     def write_tensors(self, folder: Path, read: Callable[[str], np.ndarray]) -> None:
         """Writes files with these headers; `read` returns a tensor by its name in the files."""

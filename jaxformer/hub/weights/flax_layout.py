@@ -1,6 +1,5 @@
 """The layout of the files of a Flax checkpoint, so that an export can write the same bytes."""
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,22 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxformer.errors import DataError
-from jaxformer.hub.model_format import ModelFormat
-from jaxformer.hub.weights.file_layout import sources_of
+from jaxformer.hub.weights.file_layout import Layout
 from jaxformer.hub.weights.flax_names import View, views_of
 from jaxformer.hub.weights.msgpack_files import INDEX, MsgpackFiles
 from jaxformer.hub.weights.msgpack_writer import Array, write_tree
 from jaxformer.hub.weights.tensors import DTYPES, Tensor
-from jaxformer.hub.weights.weight_map import Placement
-from jaxformer.io.files import read_json
 from jaxformer.io.model_files import file_in
 
 _DTYPES = {dtype.name: dtype for dtype in DTYPES.values()}
 
 
 @dataclass(frozen=True)
-class FlaxLayout:
+class FlaxLayout(Layout):
     """The arrays of each file in their order, and the index."""
 
     files: Mapping[str, list[list]]
@@ -33,7 +28,7 @@ class FlaxLayout:
     """The text of the index, if there are several files."""
 
     kind = "flax"
-    """The format of `save` that writes such files."""
+    contents = "the arrays of msgpack files"
 
     @classmethod
     def of_files(cls, files: MsgpackFiles) -> "FlaxLayout":
@@ -46,19 +41,6 @@ class FlaxLayout:
             },
             None if index is None else index.read_text(encoding="utf-8"),
         )
-
-    @classmethod
-    def read(cls, file: Path) -> "FlaxLayout":
-        """Returns the layout that `write` wrote."""
-        try:
-            return cls(**read_json(file))
-        except TypeError as error:
-            raise DataError(f"{file}: must have the arrays of msgpack files") from error
-
-    def write(self, file: Path) -> None:
-        """Writes the layout to a JSON file."""
-        text = json.dumps({"files": dict(self.files), "index": self.index})
-        file.write_text(text + "\n", encoding="utf-8")
 
     @cached_property
     def views(self) -> dict[str, View]:
@@ -81,26 +63,12 @@ class FlaxLayout:
         return {name: view.described(arrays[view.source]) for name, view in self.views.items()}
 
     @property
-    def usual_dtype(self) -> np.dtype:
-        """The dtype of most values."""
-        counts: dict[np.dtype, int] = {}
-        for tensor in self.tensors.values():
-            counts[tensor.dtype] = counts.get(tensor.dtype, 0) + math.prod(tensor.shape)
-        return max(counts, key=counts.__getitem__)
-
-    @property
     def largest(self) -> int:
         """The number of bytes of the arrays in the largest file."""
         return max(
             sum(math.prod(shape) * _DTYPES[dtype].itemsize for _, shape, dtype, _ in file)
             for file in self.files.values()
         )
-
-    def sources(
-        self, model_format: ModelFormat, placements: list[Placement]
-    ) -> dict[str, Placement] | None:
-        """Returns the placement of each tensor in a model, see `sources_of`."""
-        return sources_of(self.tensors, model_format, placements)
 
     def write_tensors(self, folder: Path, read: Callable[[str], np.ndarray]) -> None:
         """Writes files of this layout; `read` returns a PyTorch tensor by its name."""

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -26,7 +25,7 @@ from jaxformer.hub.weights.layouts import Shape
 from jaxformer.hub.weights.msgpack_files import INDEX, SINGLE
 from jaxformer.hub.weights.msgpack_writer import Array, write_tree
 from jaxformer.hub.weights.names import KnownNames
-from jaxformer.hub.weights.tensors import Tensor, Tensors
+from jaxformer.hub.weights.tensors import Tensor, Tensors, num_bytes, shards_for
 from jaxformer.hub.weights.weight_file import spellings, tensor_of
 from jaxformer.hub.weights.weight_map import Placement
 from jaxformer.io.model_files import GENERATION
@@ -319,25 +318,8 @@ def write_flax(folder: Path, leaves: Sequence[Leaf], max_bytes: int) -> None:
 
     A file is larger than `max_bytes` only if it has a single array.
     """
-    shards: list[list[Leaf]] = [[]]
-    held = total = 0
-    for leaf in leaves:
-        shape, dtype = leaf[0].tensor
-        size = math.prod(shape) * dtype.itemsize
-        if shards[-1] and held + size > max_bytes:
-            shards.append([])
-            held = 0
-        shards[-1].append(leaf)
-        held, total = held + size, total + size
-    places = {}
-    for number, shard in enumerate(shards):
-        file = SINGLE
-        if len(shards) > 1:
-            file = SINGLE.replace(".", f"-{number + 1:05d}-of-{len(shards):05d}.")
-        described = [array for array, _ in shard]
-        write_tree(folder / file, described, (read() for _, read in shard))
-        places |= {"/".join(array.path): file for array in described}
-    if len(shards) > 1:
-        index = {"metadata": {"total_size": total}, "weight_map": places}
-        text = json.dumps(index, indent=2, sort_keys=True)
-        (folder / INDEX).write_text(text + "\n", encoding="utf-8")
+    named = {"/".join(array.path): (array, read) for array, read in leaves}
+    sizes = {name: num_bytes(array.tensor) for name, (array, _) in named.items()}
+    for path, names in shards_for(folder, sizes, max_bytes, SINGLE, INDEX).items():
+        shard = [named[name] for name in names]
+        write_tree(path, [array for array, _ in shard], (read() for _, read in shard))

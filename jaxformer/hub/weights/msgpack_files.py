@@ -27,8 +27,8 @@ class MsgpackFiles:
         folder: The folder.
         tensors: The path of an array, joined by "." -> shape and dtype.
         files: The name of a file -> the arrays in it, in order.
-        unused: None.
-        computed: None.
+        unused: Empty.
+        computed: Empty.
     """
 
     unused = computed = ()

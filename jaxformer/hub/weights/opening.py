@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxformer.hub.checkpoint import HFCheckpoint
-from jaxformer.hub.weights.file_layout import FileLayout
+from jaxformer.hub.weights.file_layout import FileLayout, Layout
 from jaxformer.hub.weights.flax_layout import FlaxLayout
 from jaxformer.hub.weights.flax_names import FlaxTensors
 from jaxformer.hub.weights.flax_tree import optional_tensors
@@ -17,8 +17,6 @@ from jaxformer.hub.weights.views.wrappers import unwrapped
 from jaxformer.io.files import read_json
 from jaxformer.io.model_files import file_in
 from jaxformer.io.notices import warn_once
-
-Layout = FileLayout | FlaxLayout
 
 
 def open_tensors(folder: Path, checkpoint: HFCheckpoint) -> Tensors:

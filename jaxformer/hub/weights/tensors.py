@@ -219,20 +219,41 @@ def write_tensors(
     max_bytes: int,
 ) -> int:
     """Writes tensors to one file, or to several with an index if they are too large."""
-    shards: list[dict[str, Tensor]] = [{}]
-    held = total = 0
-    for name, tensor in described.items():
-        size = _num_bytes(tensor)
-        if shards[-1] and held + size > max_bytes:
-            shards.append({})
-            held = 0
-        shards[-1][name] = tensor
-        held, total = held + size, total + size
+    sizes = {name: num_bytes(tensor) for name, tensor in described.items()}
     coming = iter(tensors)
-    for number, shard in enumerate(shards):
-        _write_file(Path(folder, f"shard-{number}.tmp"), shard, coming)
-    _name_shards(Path(folder), [list(shard) for shard in shards], total)
-    return total
+    for path, names in shards_for(Path(folder), sizes, max_bytes).items():
+        _write_file(path, {name: described[name] for name in names}, coming)
+    return sum(sizes.values())
+
+
+def shards_for(
+    folder: Path, sizes: Mapping[str, int], max_bytes: int, single: str = SINGLE, index: str = INDEX
+) -> dict[Path, list[str]]:
+    """Returns the files to write -> the names of the tensors in each; writes an index of several.
+
+    `sizes` are those of the tensors in bytes, in their order. A file is larger than `max_bytes`
+    only if it has a single tensor.
+    """
+    shards: list[list[str]] = [[]]
+    held = 0
+    for name, size in sizes.items():
+        if shards[-1] and held + size > max_bytes:
+            shards.append([])
+            held = 0
+        shards[-1].append(name)
+        held += size
+    if len(shards) == 1:
+        return {folder / single: shards[0]}
+    stem, ending = single.split(".")
+    files = {
+        f"{stem}-{number:05d}-of-{len(shards):05d}.{ending}": names
+        for number, names in enumerate(shards, 1)
+    }
+    places = {name: file for file, names in files.items() for name in names}
+    values = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": places}
+    text = json.dumps(values, indent=2, sort_keys=True)
+    (folder / index).write_text(text + "\n", encoding="utf-8")
+    return {folder / file: names for file, names in files.items()}
 
 
 def _write_file(
@@ -243,7 +264,7 @@ def _write_file(
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in described.items():
-        start, end = end, end + _num_bytes(tensor)
+        start, end = end, end + num_bytes(tensor)
         header[name] = {
             "dtype": _NAMES[tensor.dtype],
             "shape": tensor.shape,
@@ -264,12 +285,12 @@ def write_with_header(
     with path.open("wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
         # One buffer for all tensors: allocating memory costs as much as the copy.
-        buffer = np.empty(max(map(_num_bytes, described.values()), default=0), np.uint8)
+        buffer = np.empty(max(map(num_bytes, described.values()), default=0), np.uint8)
         for name, tensor in described.items():
             coming, array = next(tensors)
             if (coming, array.shape) != (name, tensor.shape):
                 raise ValueError(f"got {coming} {array.shape}, expected {name} {tensor}")
-            part = buffer[: _num_bytes(tensor)]
+            part = buffer[: num_bytes(tensor)]
             copied = part.view(tensor.dtype).reshape(tensor.shape)
             copy_into(copied, array)
             check_finite(name, copied, array)
@@ -320,22 +341,9 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _num_bytes(tensor: Tensor) -> int:
+def num_bytes(tensor: Tensor) -> int:
+    """Returns the size of a tensor in bytes."""
     return math.prod(tensor.shape) * tensor.dtype.itemsize
-
-
-def _name_shards(folder: Path, shards: list[list[str]], total: int) -> None:
-    """Gives the files their final names, which include the number of files."""
-    if len(shards) == 1:
-        (folder / "shard-0.tmp").rename(folder / SINGLE)
-        return
-    places = {}
-    for number, names in enumerate(shards):
-        file = f"model-{number + 1:05d}-of-{len(shards):05d}.safetensors"
-        (folder / f"shard-{number}.tmp").rename(folder / file)
-        places |= dict.fromkeys(names, file)
-    index = {"metadata": {"total_size": total}, "weight_map": places}
-    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
 def shards_of(

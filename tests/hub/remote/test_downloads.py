@@ -6,12 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from hub_server import TOKEN
 from huggingface_hub import constants
-from saved_folders import TRAVELLERS
+from saved_folders import TRAVELLERS, assert_same_parameters
 
 import jaxformer
 from jaxformer.cli import main as cli
@@ -32,7 +31,7 @@ NEEDED = {"config.json", "model.safetensors", *TRAVELLERS}
 
 def same(left, right):
     assert left.config == right.config
-    jax.tree.map(np.testing.assert_array_equal, dict(left.parameters), dict(right.parameters))
+    assert_same_parameters(left, right)
 
 
 def asked(hub):

@@ -5,11 +5,10 @@ import hashlib
 import os
 from pathlib import Path
 
-import jax
-import numpy as np
 import pytest
 from hub_server import TOKEN
 from huggingface_hub import constants
+from saved_folders import assert_same_parameters
 
 import jaxformer
 from jaxformer.cli import main as cli
@@ -37,8 +36,7 @@ def refused(hub, tmp_path, capfd):
 
 
 def loads(name, folder):
-    left, right = jaxformer.load(name), jaxformer.load(folder)
-    jax.tree.map(np.testing.assert_array_equal, dict(left.parameters), dict(right.parameters))
+    assert_same_parameters(jaxformer.load(name), jaxformer.load(folder))
 
 
 def main_of(hub):

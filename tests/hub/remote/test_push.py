@@ -4,11 +4,9 @@ import json
 import re
 from pathlib import Path
 
-import jax
-import numpy as np
 import pytest
 from hub_server import TOKEN
-from saved_folders import TRAVELLERS, copy_of
+from saved_folders import TRAVELLERS, assert_same_parameters, copy_of
 
 import jaxformer
 from jaxformer.cli import main as cli
@@ -26,10 +24,6 @@ def token(monkeypatch, hub):
     monkeypatch.setenv("HF_TOKEN", TOKEN)
 
 
-def same(left, right):
-    jax.tree.map(np.testing.assert_array_equal, dict(left.parameters), dict(right.parameters))
-
-
 def test_a_push_is_loaded_again(hub, folder, tmp_path, capsys):
     out = copy_of(folder, tmp_path / "out")
     (out / "README.md").write_text("# Mine\n")
@@ -45,7 +39,7 @@ def test_a_push_is_loaded_again(hub, folder, tmp_path, capsys):
     assert files.keys() == {*NEEDED, "README.md", "additional_chat_templates/rag.jinja"}
     assert all(files[name] == (out / name).read_bytes() for name in files)
     assert hub.commits == [("me/new", "main", "First")]
-    same(jaxformer.load("me/new"), jaxformer.load(folder))
+    assert_same_parameters(jaxformer.load("me/new"), jaxformer.load(folder))
 
 
 def test_a_push_takes_the_place_of_other_weights(hub, folder, tmp_path):
@@ -56,7 +50,7 @@ def test_a_push_takes_the_place_of_other_weights(hub, folder, tmp_path):
     assert push(tmp_path / "shards", "org/name") == f"{hub.url}/org/name"
     assert "model.safetensors" not in files
     assert "model.safetensors.index.json" in files
-    same(jaxformer.load("org/name"), model)
+    assert_same_parameters(jaxformer.load("org/name"), model)
     push(folder, "org/name")
     assert files.keys() == {*NEEDED, "pytorch_model.bin"}
     push(folder, "org/name")  # nothing changes
@@ -67,7 +61,7 @@ def test_a_branch(hub, folder):
         page = push(folder, "org/name", revision="half")
         assert page == f"{hub.url}/org/name/tree/half"
     assert set(hub.repositories["org/name"].branches) == {"main", "half"}
-    same(jaxformer.load("org/name@half"), jaxformer.load(folder))
+    assert_same_parameters(jaxformer.load("org/name@half"), jaxformer.load(folder))
 
 
 @pytest.mark.torch
@@ -150,5 +144,5 @@ def test_the_page_on_the_hub_runs(hub, tmp_path, monkeypatch):
     names = {}
     for excerpt in excerpts:
         exec(excerpt, names)
-    same(jaxformer.load("org/new"), names["model"])
+    assert_same_parameters(jaxformer.load("org/new"), names["model"])
     assert hub.repositories["org/new"].private
