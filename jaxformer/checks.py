@@ -28,6 +28,12 @@ def check_argument(name: str, value: object, valid: bool, expected: str) -> None
         raise ArgumentError(f"{name} = {shortened(value)}: must be {expected}")
 
 
+def check_arguments(**arguments: tuple[Any, Rule]) -> None:
+    """Raises ArgumentError unless the rule of each argument, `name=(value, rule)`, allows it."""
+    for name, (value, rule) in arguments.items():
+        check_argument(name, value, rule.allows(value), rule.expected)
+
+
 def check_field(
     owner: object, field: str, valid: bool, expected: str, section: str | None = None
 ) -> None:

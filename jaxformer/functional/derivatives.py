@@ -210,6 +210,14 @@ def is_zero(tangent) -> bool:
     return known or tangent.dtype == float0
 
 
+def product_rule(product: Callable, factors: tuple, tangents: tuple):
+    """Returns the tangent of a product of two factors, without the terms that are zero."""
+    (x, y), (dx, dy) = factors, tangents
+    terms = [] if is_zero(dx) else [product(dx, y)]
+    terms += [] if is_zero(dy) else [product(x, dy)]
+    return sum(terms[1:], terms[0])
+
+
 def pushed(function: Callable, args: tuple, tangents: tuple):
     """Returns the tangents of a function's result, see `differentiable`."""
     places, given = _given(args, tangents)

@@ -182,21 +182,27 @@ def feed_forward(
     if gate is None:
         if gate_bias is not None:
             raise ArgumentError("gate_bias is given, but there is no gate: pass both or neither")
-        hidden = _activated(activation, tap("hook_pre", hidden_units(up, up_bias)))
+        hidden = activated(activation, tap("hook_pre", hidden_units(up, up_bias)))
     else:
         gated = tap("hook_pre", hidden_units(gate, gate_bias))
-        hidden = _activated(activation, gated, tap("hook_pre_linear", hidden_units(up, up_bias)))
+        hidden = activated(activation, gated, tap("hook_pre_linear", hidden_units(up, up_bias)))
     return saveable("mlp_output", linear(tap("hook_post", hidden), down, down_bias))
 
 
-def _activated(activation, x, factor=None):
-    """Returns `activation(x) * factor`, computed in float32 and recomputed in the backward pass."""
+def activated(activation: Callable, x: jax.Array, factor: jax.Array | None = None) -> jax.Array:
+    """Returns `activation(x) * factor`, or `activation(x, factor)` if the activation is `joint`.
+
+    It is computed in float32, and recomputed in the backward pass.
+    """
 
     def rounded_once(x, factor):
         wide = jnp.promote_types(x.dtype, jnp.float32)
-        y = activation(x.astype(wide))
-        if factor is not None:
-            y *= factor.astype(wide)
+        if factor is None:
+            y = activation(x.astype(wide))
+        elif getattr(activation, "joint", False):
+            y = activation(x.astype(wide), factor.astype(wide))
+        else:
+            y = activation(x.astype(wide)) * factor.astype(wide)
         return y.astype(x.dtype)
 
     return jax.checkpoint(rounded_once)(x, factor)

@@ -1,6 +1,7 @@
 """Matrix products whose operands have eight bits, forward and backward."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
 from jaxformer.functional.arrays import gathered, spec_of
-from jaxformer.functional.derivatives import differentiable, is_zero
+from jaxformer.functional.derivatives import differentiable, product_rule
 
 FORWARD, BACKWARD = jnp.float8_e4m3fn, jnp.float8_e5m2
 """The formats of activations and kernels, and of cotangents: more precision, and more range."""
@@ -70,13 +71,9 @@ def _linearize(moves, x, kernel, *, contract, dtype):
 
 def _push(residuals, tangents, *, contract, dtype):
     x8, x_scale, kernel8, kernel_scale, like = residuals
-    dx, dkernel = tangents
     x = (x8.astype(jnp.float32) * x_scale).astype(like[0].dtype)
     kernel = (kernel8.astype(jnp.float32) * kernel_scale).astype(like[1].dtype)
-    pairs = [(dx, kernel)] if not is_zero(dx) else []
-    pairs += [(x, dkernel)] if not is_zero(dkernel) else []
-    parts = [product(*pair, contract=contract, dtype=dtype) for pair in pairs]
-    return sum(parts[1:], parts[0])
+    return product_rule(partial(product, contract=contract, dtype=dtype), (x, kernel), tangents)
 
 
 def _pull(residuals, cotangent, *, contract, dtype):

@@ -7,6 +7,7 @@ rounded to float8.
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +26,7 @@ from jaxformer.functional.arrays import (
     spec_of,
     static,
 )
-from jaxformer.functional.derivatives import differentiable, is_zero
+from jaxformer.functional.derivatives import differentiable, product_rule
 from jaxformer.functional.dropout import dropout
 from jaxformer.functional.float8 import Rounded, product
 
@@ -395,11 +396,7 @@ def _linearize_contract(moves, x, kernel, **static):
 
 
 def _push_contract(residuals, tangents, **static):
-    x, kernel, _ = residuals
-    dx, dkernel = tangents
-    parts = [_contract(dx, kernel, **static)] if not is_zero(dx) else []
-    parts += [_contract(x, dkernel, **static)] if not is_zero(dkernel) else []
-    return sum(parts[1:], parts[0])
+    return product_rule(partial(_contract, **static), residuals[:2], tangents)
 
 
 def _pull_contract(residuals, cotangent, *, contract, dtype):

@@ -1,14 +1,13 @@
 """Layer and root-mean-square normalization over the last axis, as functions and components."""
 
 import abc
-import math
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import NOT_NEGATIVE, SWITCH, check_field, check_types
+from jaxformer.checks import NOT_NEGATIVE, POSITIVE, SWITCH, check_fields, check_types
 from jaxformer.errors import ArgumentError
 from jaxformer.functional.arrays import (
     assert_axes,
@@ -160,7 +159,7 @@ class Norm(abc.ABC):
 
     def __post_init__(self):
         check_types(self)
-        check_field(self, "eps", 0 < self.eps < math.inf, "a positive, finite number")
+        check_fields(self, eps=POSITIVE)
 
     @abc.abstractmethod
     def parameters(self, dim: int, axis: str = "embed") -> ParameterTable:

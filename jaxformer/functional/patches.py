@@ -126,12 +126,7 @@ def resize_positions(
     old_grid = static_pair("old_grid", old_grid)
     new_grid = static_pair("new_grid", new_grid)
     prefix = static("prefix", prefix, at_least(0))
-    expected = prefix + old_grid[0] * old_grid[1]
-    if table.shape[0] != expected:
-        raise ArgumentError(
-            f"table has {table.shape[0]} rows, the grid {old_grid} {expected}: pass the grid (and "
-            "prefix) that it was trained for"
-        )
+    _check_rows(table, old_grid, prefix)
     first, rest = table[:prefix], table[prefix:]
     return jnp.concatenate([first, _resized(rest, old_grid, new_grid, _cubic_weights)])
 
@@ -209,12 +204,7 @@ def positions_on_grids(
     assert_integers(grids=grids)
     old_grid = static_pair("old_grid", old_grid)
     length = static("length", length, at_least(1))
-    count = old_grid[0] * old_grid[1]
-    if table.shape[0] != count:
-        raise ArgumentError(
-            f"table has {table.shape[0]} rows, the grid {old_grid} {count}: pass the grid that it "
-            "was trained for"
-        )
+    _check_rows(table, old_grid)
     table = jnp.asarray(table, jnp.promote_types(table.dtype, jnp.float32))
     grids = jnp.asarray(grids)
     rows, columns = grids[:, :1], grids[:, 1:]
@@ -222,7 +212,7 @@ def positions_on_grids(
     places = jnp.where(places < rows * columns, places, 0)
     across = _antialiased(places % columns, columns, old_grid[1], table.dtype)
     down = _antialiased(places // columns, rows, old_grid[0], table.dtype)
-    weights = (down[..., :, None] * across[..., None, :]).reshape(*places.shape, count)
+    weights = (down[..., :, None] * across[..., None, :]).reshape(*places.shape, len(table))
     spec = spec_of(weights)
     if spec is not None:
         table = place(gathered(table, weights, 1), PartitionSpec(None, None))
@@ -233,6 +223,16 @@ def positions_on_grids(
         precision=jax.lax.Precision.HIGHEST,
         out_sharding=spec,
     )
+
+
+def _check_rows(table: jax.Array, grid: tuple[int, int], prefix: int = 0) -> None:
+    """Raises ArgumentError unless a table has a row for each prefix token and patch of a grid."""
+    expected = prefix + grid[0] * grid[1]
+    if table.shape[0] != expected:
+        raise ArgumentError(
+            f"table has {table.shape[0]} rows, the grid {grid} {expected}: pass the grid (and "
+            "prefix) that it was trained for"
+        )
 
 
 def _antialiased(places: jax.Array, sizes: jax.Array, old: int, dtype: jnp.dtype) -> jax.Array:

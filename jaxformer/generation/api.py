@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from tokenizers import Tokenizer
 
-from jaxformer.checks import SWITCH, check_argument, plain
+from jaxformer.checks import SWITCH, check_argument, check_arguments, plain
 from jaxformer.data.chat.dialogue.dialogue import Tools
 from jaxformer.data.chat.template import Message
 from jaxformer.errors import (
@@ -99,8 +99,7 @@ def generate(
         DataError: A prompt is empty, or holds a token that is not in the vocabulary; or there is no
             tokenizer for a text or a stop string.
     """
-    for name, value in {"output_scores": output_scores, "slide": slide}.items():
-        check_argument(name, value, SWITCH.allows(plain(value)), SWITCH.expected)
+    check_arguments(output_scores=(plain(output_scores), SWITCH), slide=(plain(slide), SWITCH))
     config = generation_config_for(pretrained, options)
     chats = Conversations.of(pretrained, inputs, tools)
     if chats is not None:

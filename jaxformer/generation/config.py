@@ -502,7 +502,7 @@ def supported_options(
     """Returns the options that are supported; one warning names those that are not.
 
     What changes no text in transformers is not mentioned. `further` names options that this model
-    has besides those of `GenerationConfig`.
+    has in addition to those of `GenerationConfig`.
     """
     known = {*_SUPPORTED, *further}
     found = {name: value for name, value in recommended.items() if name in known}

@@ -93,38 +93,27 @@ class TextGenerator:
     def generate(self, prompts: Sequence[Prompt], first: int = 0) -> list[list[GenerationOutput]]:
         """Continues several prompts in one batch."""
         prompts, encoder_outputs = self._prepare(prompts)
-        count = self.config.num_return_sequences
-        if self.config.num_beams > 1:
-            outputs = self._search(prompts, encoder_outputs)
+        config = self.config.for_width(prompts.tokens.shape[1])
+        count = config.num_return_sequences
+        if config.num_beams > 1:
+            found = self.engine.beam_search(prompts, config, encoder_outputs=encoder_outputs)
+            scores = found.scores
         else:
             prompts, encoder_outputs = repeat_rows((prompts, encoder_outputs), count)
-            numbers = count * first + np.arange(len(prompts.lengths))
-            outputs = self._sample(prompts, encoder_outputs, numbers)
+            found = sampled_tokens(
+                self.engine,
+                prompts,
+                config,
+                row_keys(config.seed, count * first + np.arange(len(prompts.lengths))),
+                self.encoder.tokenizer,
+                slide=self.slide,
+                encoder_outputs=encoder_outputs,
+            )
+            rows = zip(found.log_probs, found.lengths, strict=True)
+            scores = [log_probs[:n].sum() for log_probs, n in rows]
+        rows = zip(found.tokens, scores, found.lengths, strict=True)
+        outputs = [self._output(tokens[:n], float(score)) for tokens, score, n in rows]
         return [outputs[n : n + count] for n in range(0, len(outputs), count)]
-
-    def _search(self, prompts: Prompts, encoder_outputs: EncoderOutputs) -> list[GenerationOutput]:
-        """Generates with beam search."""
-        config = self.config.for_width(prompts.tokens.shape[1])
-        found = self.engine.beam_search(prompts, config, encoder_outputs=encoder_outputs)
-        rows = zip(found.tokens, found.scores, found.lengths, strict=True)
-        return [self._output(row[:n], float(score)) for row, score, n in rows]
-
-    def _sample(
-        self, prompts: Prompts, encoder_outputs: EncoderOutputs, numbers: np.ndarray
-    ) -> list[GenerationOutput]:
-        """Generates without beams; `numbers` are those of the rows."""
-        config = self.config.for_width(prompts.tokens.shape[1])
-        found = sampled_tokens(
-            self.engine,
-            prompts,
-            config,
-            row_keys(config.seed, numbers),
-            self.encoder.tokenizer,
-            slide=self.slide,
-            encoder_outputs=encoder_outputs,
-        )
-        rows = zip(found.tokens, found.log_probs, found.lengths, strict=True)
-        return [self._output(row[:n], float(log_probs[:n].sum())) for row, log_probs, n in rows]
 
     def _output(self, tokens: np.ndarray, score: float) -> GenerationOutput:
         text = self._new_text()

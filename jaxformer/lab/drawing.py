@@ -1,4 +1,4 @@
-"""Helpers shared by the figures of the lab: canvas, heat maps and colors."""
+"""Helpers shared by the figures of the lab: canvas, heat maps, labels and colors."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from jaxformer.extras import optional_module
 from jaxformer.io.files import replacing
 from jaxformer.training.logging.plot import COLOURS
 
-__all__ = ["COLOURS", "canvas", "frame", "heat_map", "save"]
+__all__ = ["COLOURS", "canvas", "frame", "heat_map", "save", "shown_text"]
 
 
 def canvas(
@@ -86,6 +86,14 @@ def heat_map(
     if bar is not None:
         axes.figure.colorbar(image, ax=axes, label=bar)
     return image
+
+
+def shown_text(text: str, longest: int | None = None) -> str:
+    """Returns a text as a label of a figure: printable, not read as a formula, and not too long."""
+    text = "".join(letter if letter.isprintable() else "·" for letter in text)
+    if longest is not None and len(text) > longest:
+        text = f"{text[: longest - 1]}…"
+    return text.replace("$", r"\$")
 
 
 def save(figure: Any, path: Path) -> Path:

@@ -741,6 +741,7 @@ PARTS = {
     "add_at",
     "attend",
     "attend_with_weights",
+    "activated",
     "columns",
     "columns_by_weights",
     "dequantized",
@@ -759,5 +760,7 @@ PARTS = {
     "softmax_blocks",
     "softmax_gradients",
     "by_group",
+    "request_gradient",
+    "sinks_gradient",
     "rounded",
 }

@@ -157,16 +157,3 @@ def test_learned_code_looks_rows_up():
     code = learned_code(table, positions)
     chex.assert_type(code, jnp.bfloat16)
     np.testing.assert_array_equal(code, np.asarray(table)[np.asarray(positions)])
-
-
-def test_learned_gradient_equals_one_hot():
-    table = jax.random.normal(jax.random.key(0), (10, 6))
-    positions = jnp.array([[0, 9, 3], [3, 3, 1]])
-    weights = jax.random.normal(jax.random.key(1), (2, 3, 6))
-
-    def dense(table):
-        return jnp.einsum("btp,pd->btd", jax.nn.one_hot(positions, 10), table)
-
-    got = jax.grad(lambda t: jnp.sum(jnp.sin(learned_code(t, positions)) * weights))(table)
-    want = jax.grad(lambda t: jnp.sum(jnp.sin(dense(t)) * weights))(table)
-    np.testing.assert_allclose(got, want, atol=1e-6)

@@ -36,6 +36,3 @@ def test_dropout_needs_a_key_and_a_rate():
     np.testing.assert_array_equal(attention(query, key, value, dropout_rate=0.5), expected)
     unused = attention(query, key, value, dropout_rate=0.0, dropout_key=jax.random.key(0))
     np.testing.assert_array_equal(unused, expected)
-    for rate in (-0.1, 1.0):
-        with pytest.raises(ValueError, match="dropout_rate ="):
-            attention(query, key, value, dropout_rate=rate)

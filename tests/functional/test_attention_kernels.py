@@ -2,12 +2,12 @@ import importlib
 import importlib.util
 import warnings
 from dataclasses import replace
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from attention_cases import BATCH, quick_jit
 from jax.sharding import AxisType, PartitionSpec
 
 from jaxformer.functional import (
@@ -34,11 +34,6 @@ pytestmark = pytest.mark.optimized
 
 # The package exports the function under the module's name.
 choosing = importlib.import_module("jaxformer.functional.attention.api")
-
-BATCH = 2
-quick_jit = partial(
-    jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0}
-)
 
 
 def arrays(length, num_keys, heads=(4, 2), width=8, dtype=jnp.float32):
@@ -232,7 +227,7 @@ def xla_for_cudnn(monkeypatch):
 )
 def test_cudnn_is_asked_for_what_the_mask_means(xla_for_cudnn, mask, lengths, call):
     def attend(*arguments):
-        # A function of its own: what is traced with another stand-in must not be reused.
+        # A separate function: what is traced with another stand-in must not be reused.
         return attention_cudnn.attend(*arguments)
 
     assert_equal_to_reference(attend, arrays(*lengths), request_for(mask))

@@ -127,21 +127,10 @@ def test_a_ring_beside_axes_of_rows_and_heads():
 def test_a_ring_has_the_sinks_and_the_precision_of_one_device(dtype):
     *inputs, cotangent = (x.astype(dtype) for x in arrays(LENGTH, LENGTH, (4, 2)))
     sinks = jnp.linspace(-1.0, 2.0, 4)
-
-    def gradients(implementation, inputs, cotangent):
-        def output(*inputs):
-            *inputs, sinks = inputs
-            options = {"mask": causal(), "sinks": sinks, "implementation": implementation}
-            return attention(*inputs, **options)
-
-        value, pull = jax.vjp(output, *inputs, sinks)
-        return value, pull(cotangent)
-
-    expected = gradients("reference", inputs, cotangent)
+    expected = value_and_gradients("reference", (*inputs, sinks), cotangent, mask=causal())
     with jax.set_mesh(mesh(4)):
-        placed = [put(x, None, "sequence", None, None) for x in (*inputs, cotangent)]
-        run = jax.jit(lambda inputs, cotangent: gradients("ring", inputs, cotangent))
-        found = run(placed[:3], placed[3])
+        *inputs, cotangent = (put(x, None, "sequence", None, None) for x in (*inputs, cotangent))
+        found = value_and_gradients("ring", (*inputs, sinks), cotangent, mask=causal())
     rounding = 1e-5 if dtype == jnp.float32 else 2e-2
     for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         x, y = np.asarray(x, np.float32), np.asarray(y, np.float32)

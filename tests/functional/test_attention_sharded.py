@@ -1,10 +1,10 @@
 from dataclasses import replace
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from attention_cases import value_and_gradients
 from jax.sharding import AxisType, PartitionSpec
 
 from jaxformer.functional import (
@@ -56,18 +56,6 @@ def array_bias(*shape):
     return jnp.asarray(np.random.default_rng(4).normal(size=(*shape, T, S)), jnp.float32)
 
 
-@partial(jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0})
-def value_and_gradients(static, inputs, cotangent, mask, bias):
-    def output(inputs, array):
-        whole = replace(bias, heads=array) if isinstance(bias, Bias) else array
-        options = {"mask": mask, "bias": whole, "dropout_key": jax.random.key(3)}
-        return attention(*inputs, **options, **dict(static))
-
-    array = bias.heads if isinstance(bias, Bias) else bias
-    value, pull = jax.vjp(output, inputs, array)
-    return value, pull(cotangent)
-
-
 def sharded(inputs, cotangent, mask, bias, whole_mask=False):
     """The same arrays, rows and heads over the mesh; `whole_mask`: the mask's are not."""
 
@@ -101,13 +89,17 @@ CASES = {
 @pytest.mark.quick("grouped heads, T5-*", "prefix-*", "bias for each row-*")
 def test_sharded_equals_whole(name, whole_mask):
     implementation, heads, make_mask, make_bias, options = CASES[name]
-    static = (("implementation", implementation), *options.items())
+    options = {"dropout_key": jax.random.key(3), **options}
     *inputs, cotangent = arrays(*heads)
-    problem = (tuple(map(jnp.asarray, inputs)), jnp.asarray(cotangent), make_mask(), make_bias())
-    expected = value_and_gradients(static, *problem)
+    problem = inputs, cotangent, make_mask(), make_bias()
+
+    def run(inputs, cotangent, mask, bias):
+        return value_and_gradients(implementation, inputs, cotangent, bias, mask, **options)
+
+    expected = run(*problem)
     with jax.set_mesh(mesh()):
         placed = sharded(*problem, whole_mask=whole_mask)
-        actual = value_and_gradients(static, *placed)
+        actual = run(*placed)
     output, (gradients, of_bias) = actual
     # The same dropout too, or nothing would agree.
     for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from attention_cases import BATCH, arrays, make_bias, value_and_gradients
-from jax.extend.core import jaxprs_in_params
+from jaxprs import equations
 
 from jaxformer.functional import (
     BlockBand,
@@ -24,10 +24,7 @@ pytestmark = pytest.mark.more
 
 def sizes(jaxpr):
     """The number of elements of every array that a program makes."""
-    for equation in jaxpr.eqns:
-        yield from (np.prod(v.aval.shape) for v in equation.outvars)
-        for inner in jaxprs_in_params(equation.params):
-            yield from sizes(inner)
+    return [np.prod(v.aval.shape) for equation in equations(jaxpr) for v in equation.outvars]
 
 
 @pytest.mark.parametrize("bias", [None, "alibi", "t5"])

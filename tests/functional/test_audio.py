@@ -23,9 +23,6 @@ WHISPER = {"sampling_rate": 16_000, "fft_length": 400, "hop": 160}
 AST = {"num_mel_bins": 128, "sampling_rate": 16_000, "mean": -4.2677393, "std": 4.5689974}
 
 
-SIZES = [(5, 5, 1), (40, 5, 6), (23, 4, 3), (7, 1, 2)]
-
-
 def speech(samples, seed=0):
     """Noise whose loudness and pitch vary, as those of speech do."""
     generator = np.random.default_rng(seed)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax.extend.core import jaxprs_in_params
+from jaxprs import equations
 
 from jaxformer.functional import linear
 from jaxformer.functional.linear import Adapted, Quantized, dequantized, quantized
@@ -114,13 +114,6 @@ def test_dropout_changes_what_the_factors_read_and_not_its_mean():
     whole = jnp.tensordot(kernel.a[0, 0], kernel.b, 1) / 0.75
     assert np.allclose(row, whole, atol=1e-5) or not row.any()
     assert np.abs(without - exact).max() > 0.1
-
-
-def equations(jaxpr):
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in jaxprs_in_params(equation.params):
-            yield from equations(inner)
 
 
 @pytest.mark.parametrize("base", [None, quantized(array(3, 2, 5, 4), 2)], ids=["float32", "int8"])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jax.extend.core import jaxprs_in_params
 from jax.sharding import AxisType, PartitionSpec
+from jaxprs import equations
 
 from jaxformer.functional import linear
 from jaxformer.functional.linear import Transposed, dot
@@ -104,17 +104,6 @@ def test_a_transposed_kernel_maps_as_it_does_in_order(
     assert_close(actual, expected, 1e-6)
 
 
-def products(jaxpr):
-    """The operand and result dtypes of every matrix product in a jaxpr."""
-    found = []
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            found.append([v.aval.dtype for v in (*equation.invars, *equation.outvars)])
-        for inner in jaxprs_in_params(equation.params):
-            found += products(inner)
-    return found
-
-
 def test_all_three_products_run_in_bfloat16_and_accumulate_in_float32():
     (x, kernel, bias), _ = problem((4,), (5,), (6,))
     inputs = (jnp.bfloat16(x), kernel, bias)
@@ -123,7 +112,11 @@ def test_all_three_products_run_in_bfloat16_and_accumulate_in_float32():
         # A float32 loss, as is usual: its cotangent arrives in float32.
         return jnp.sum(linear(*inputs).astype(jnp.float32) ** 2)
 
-    found = products(jax.make_jaxpr(jax.grad(loss))(inputs).jaxpr)
+    found = [
+        [v.aval.dtype for v in (*equation.invars, *equation.outvars)]
+        for equation in equations(jax.make_jaxpr(jax.grad(loss))(inputs).jaxpr)
+        if equation.primitive.name == "dot_general"
+    ]
     assert found == [[jnp.bfloat16, jnp.bfloat16, jnp.float32]] * 3
 
 

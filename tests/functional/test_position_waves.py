@@ -1,6 +1,5 @@
 """What follows from frequencies, against float64 and brute force."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -143,12 +142,3 @@ def test_one_pair_returns_after_its_wavelength():
     # 44 / (2 pi) = 7.003 turns, 0.018 rad from whole ones.
     assert first_return(np.array([1.0]), 0.02, 1000) == 44
     assert first_return(np.array([1.0]), 1e-4, 1000) == 710
-
-
-def test_derivatives_and_traces():
-    frequencies = jnp.asarray(inverse_frequencies(10_000.0, 8))
-    for function in (code_inner_products, rope_decay, code_distance):
-        value = jax.jit(function)(frequencies, DISTANCES)
-        np.testing.assert_allclose(value, function(frequencies, DISTANCES), atol=1e-6)
-    slope = jax.grad(lambda w: code_inner_products(w, jnp.array([3]))[0])(frequencies)
-    np.testing.assert_allclose(slope, -3 * np.sin(3 * np.asarray(frequencies)), atol=1e-5)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.errors import ConfigError
 from jaxformer.functional import (
     DynamicNTK,
     LinearScaling,
@@ -138,14 +137,6 @@ def test_angles_take_traced_frequencies_above_one_turn():
     assert np.abs(np.angle(np.exp(1j * (np.asarray(angles, np.float64) - exact)))).max() < 4e-7
 
 
-def test_angles_are_differentiable_in_the_frequencies():
-    positions = jnp.array([[3, 70_000]])
-    frequencies = jnp.asarray(inverse_frequencies(100.0, 8))
-    jacobian = jax.jacobian(lambda w: rotary_angles(positions, w))(frequencies)
-    expected = positions[0][:, None, None] * jnp.eye(4)[None]
-    np.testing.assert_array_equal(jacobian[0], expected)
-
-
 @pytest.mark.parametrize("rotary_dim", [6, HEAD_DIM])
 def test_interleaved_is_half_with_the_channels_permuted(rotary_dim):
     frequencies = inverse_frequencies(10_000.0, rotary_dim)
@@ -225,14 +216,6 @@ def test_dynamic_is_unscaled_up_to_the_trained_length():
     for length, same in [(1, True), (64, True), (65, False)]:
         frequencies = jax.jit(lambda n: scaling.frequencies(10_000.0, 16, n)[0])(length)
         assert bool(jnp.all(frequencies == inverse_frequencies(10_000.0, 16))) is same
-
-
-def test_scaling_against_the_rotary_dim():
-    scalings(8)["longrope"].validate_rotary_dim(8)
-    with pytest.raises(ConfigError, match="must be 3 numbers, one per rotating pair"):
-        scalings(8)["longrope"].validate_rotary_dim(6)
-    with pytest.raises(ConfigError, match="more than 2 rotating channels"):
-        DynamicNTK(2.0, 64).validate_rotary_dim(2)
 
 
 # transformers --------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from jaxformer.generation.inputs import Prompts
 from jaxformer.hub.hf_config import HFConfig
 
 NEW = 8
@@ -44,3 +45,11 @@ def with_values(model, values):
     """The model as if its config.json had these values."""
     checkpoint = replace(model.checkpoint, hf_config=HFConfig(values))
     return replace(model, describe=lambda config: checkpoint)
+
+
+def prompts_of(*lengths, seed=0, vocab_size=31):
+    """Random prompts of these lengths."""
+    lengths = np.array(lengths, np.int32)
+    tokens = np.random.default_rng(seed).integers(0, vocab_size, (len(lengths), lengths.max()))
+    tokens[np.arange(lengths.max()) >= lengths[:, None]] = 0
+    return Prompts(tokens.astype(np.int32), lengths)

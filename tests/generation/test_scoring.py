@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from generate_cases import prompts_of
 from tiny_models import (
     logits_of,
     random_parameters,
@@ -33,13 +34,6 @@ CONTINUATIONS = [[[3], [4, 5, 6], [30, 0, 2, 2]], [[7, 7]], [], [[1], [2]]]
 @lru_cache
 def scorer(config, rows=16):
     return Scorer(Engine(config, structure_of(config), random_parameters(config)), rows)
-
-
-def prompts_of(*lengths, seed=0, vocab_size=31):
-    lengths = np.array(lengths, np.int32)
-    tokens = np.random.default_rng(seed).integers(0, vocab_size, (len(lengths), lengths.max()))
-    tokens[np.arange(lengths.max()) >= lengths[:, None]] = 0
-    return Prompts(tokens.astype(np.int32), lengths)
 
 
 PROMPTS = prompts_of(2, 9, 4, 17)

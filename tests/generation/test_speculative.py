@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from generate_cases import prompts_of
 from scipy.stats import chi2
 from tiny_models import logits_of, random_parameters, structure_of, tiny, tiny_encoder_decoder
 
@@ -33,13 +34,6 @@ NEW = 20
 @lru_cache
 def engine(config, seed=0, scale=0.7):
     return Engine(config, structure_of(config), random_parameters(config, seed, scale))
-
-
-def prompts_of(*lengths, vocab_size=31, seed=0):
-    lengths = np.array(lengths, np.int32)
-    tokens = np.random.default_rng(seed).integers(0, vocab_size, (len(lengths), lengths.max()))
-    tokens[np.arange(lengths.max()) >= lengths[:, None]] = 0
-    return Prompts(tokens.astype(np.int32), lengths)
 
 
 @lru_cache

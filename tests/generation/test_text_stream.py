@@ -1,9 +1,7 @@
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from text_tokenizers import SPECIAL, byte_level, llama
 
-from jaxformer.errors import ConfigError
 from jaxformer.generation.text_stream import StopStrings, TextStream
 
 
@@ -64,8 +62,3 @@ def test_special_tokens_are_no_text():
     tokenizer = byte_level()
     stream = TextStream(tokenizer, [SPECIAL])
     assert stream.push([97, *ids_of(tokenizer, SPECIAL), 98]) == "ab"
-
-
-def test_a_bad_stop_string_is_refused():
-    with pytest.raises(ConfigError, match="stop"):
-        TextStream(byte_level(), "END")

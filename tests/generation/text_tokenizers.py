@@ -1,4 +1,4 @@
-"""Small tokenizers of every kind whose text is decoded in a way of its own."""
+"""Small tokenizers of every kind whose text is decoded in its own way."""
 
 from tokenizers import AddedToken, Tokenizer, decoders, models
 

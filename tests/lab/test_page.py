@@ -1,40 +1,14 @@
 """Pages: one HTML file that is well formed, loads nothing and shows what it was given."""
 
 import re
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from pages import Outline
 
 from jaxformer.errors import ArgumentError, DataError
 from jaxformer.lab.page import Page, shown
-
-VOID = {"meta", "img"}
-
-
-class Outline(HTMLParser):
-    """The tags of a page in order; every tag that is opened is closed."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.open, self.texts = [], [], []
-        self.feed(text)
-        assert not self.open
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.texts.append(data)
-
-    def all(self, name):
-        return [attrs for tag, attrs in self.tags if tag == name]
 
 
 @pytest.fixture

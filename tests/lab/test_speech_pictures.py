@@ -12,10 +12,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import jaxformer
 from jaxformer.cli.main import main
-from jaxformer.errors import ArgumentError, ConfigError, DataError
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.generation.speech.features import filter_banks_of
 from jaxformer.lab.speech.alignment import answer_maps, answer_of
-from jaxformer.lab.speech.attention import layers_of, over_time, steps_of, time_maps
+from jaxformer.lab.speech.attention import over_time, steps_of, time_maps
 from jaxformer.lab.speech.classes import classified_spectrogram, patch_weights, top_classes
 from jaxformer.lab.speech.lattice import emissions_picture, labelled, lattice_pictures
 from jaxformer.lab.speech.report import PAGE, SpeechReport, sampling_rate_of
@@ -61,13 +61,6 @@ def test_maps_show_the_sound_without_its_padding():
     assert (maps.layers, maps.times) == ((3,), (True, True))
     named = time_maps("cross-attention", weights[:, :, :2], (3,), 0.02, 4, ["a", "b"])
     assert (named.queries, named.times) == (["a", "b"], (False, True))
-
-
-def test_the_layers_must_be_there():
-    assert layers_of(None, 3) == (0, 1, 2)
-    assert layers_of([2], 3) == (2,)
-    with pytest.raises(ArgumentError, match="layers = 3: must be from 0 to 2"):
-        layers_of([3], 3)
 
 
 @pytest.mark.parametrize("scale", ["slaney", "kaldi"])

@@ -8,7 +8,7 @@ from functools import lru_cache
 import jax
 import numpy as np
 import pytest
-from jax.extend.core import jaxprs_in_params
+from jaxprs import equations
 from test_step import GROUPED, rows
 from tiny_run import hash_of, tiny_config
 from transfers import transfer
@@ -133,13 +133,6 @@ def test_moments_exist_for_what_learns_alone():
         moments = [leaf.size for leaf in jax.tree.leaves(shapes.opt_state) if leaf.ndim]
         assert sum(moments) == 2 * size
         assert sum(leaf.size for leaf in jax.tree.leaves(shapes.ema)) == size
-
-
-def equations(jaxpr):
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in jaxprs_in_params(equation.params):
-            yield from equations(inner)
 
 
 @pytest.mark.parametrize("changes", [{}, {"remat": "full"}, {"scan_layers": False}])

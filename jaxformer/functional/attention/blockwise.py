@@ -80,10 +80,10 @@ class Tile:
 
     def logits(self, query: jax.Array, key: jax.Array, key_start) -> tuple[jax.Array, ...]:
         """Returns the logits, the allowed pairs, and d logits / d (query . key)."""
-        request = self.request
+        request = self.request.block(*self.window(key_start))
         products = rows_by_keys(query, key)
         if request.distances is not None:
-            products += request.distances.block(*self.window(key_start)).scores(query, key)
+            products += request.distances.scores(query, key)
         logits = products * request.scale
         slope = request.scale
         if request.softcap is not None:
@@ -91,9 +91,9 @@ class Tile:
             logits = request.softcap * bounded
             slope = slope * (1.0 - bounded**2)
         if request.bias is not None:
-            bias_BNQS = _bias_values(request.bias, self.window(key_start))
-            logits = logits + _grouped(bias_BNQS, key.shape[1]).astype(logits.dtype)
-        allowed_BQS = request.mask.block(*self.window(key_start)).values(*self.blocks)
+            bias_BKGQS = _grouped(request.bias_values(), key.shape[1])
+            logits = logits + bias_BKGQS.astype(logits.dtype)
+        allowed_BQS = request.mask.values(*self.blocks)
         return logits, allowed_BQS[:, None, None], slope
 
     def score_gradients(self, query, query_columns, key, of_scores, key_start) -> tuple:
@@ -223,15 +223,6 @@ def add_at(total: jax.Array, update: jax.Array, key_start) -> jax.Array:
     return jax.lax.dynamic_update_slice_in_dim(total, current + update, key_start, 3)
 
 
-def _bias_values(bias, window: tuple) -> jax.Array:
-    """The bias of one block of pairs: `[B or 1, N or 1, Q, S]`."""
-    if isinstance(bias, Bias):
-        return bias.block(*window).values()
-    query_start, query_size, key_start, key_size = window
-    rows = jax.lax.dynamic_slice_in_dim(bias, query_start, query_size, 2)
-    return jax.lax.dynamic_slice_in_dim(rows, key_start, key_size, 3)
-
-
 def unsupported(query, key, value, request) -> None:
     """The blockwise implementation can express every request."""
 
@@ -353,9 +344,7 @@ def _value(query_BKGTH, key_BKSH, value_BKSH, request, *, blocks):
 
 def _linearize(moves, *inputs, blocks):
     output, log_total = (saveable("attention_context", x) for x in _softmax(*inputs, blocks))
-    # A bias without a tangent (ALiBi's slopes) needs no gradient.
-    trained_bias = trained_array(inputs[3].bias) if trained_array(moves[3].bias) else None
-    return output, (*inputs, trained_bias, output, log_total)
+    return output, (*inputs, trained_array(inputs[3], moves[3]), output, log_total)
 
 
 def _push(residuals, tangents, *, blocks):
@@ -366,11 +355,7 @@ def _push(residuals, tangents, *, blocks):
 def _pull(residuals, cotangent, *, blocks):
     gradients = reversed_by(_plain_gradients, partial(softmax_gradients, blocks))
     *of_inputs, of_bias, of_distances, of_sinks = gradients(residuals, cotangent)
-    request = residuals[3]
-    if isinstance(request.bias, Bias):
-        of_bias = replace(request.bias, heads=of_bias, query_positions=None, key_positions=None)
-    rest = {"mask": None, "dropout": None, "distances": of_distances, "sinks": of_sinks}
-    return *of_inputs, replace(request, bias=of_bias, **rest)
+    return *of_inputs, request_gradient(residuals[3], of_bias, of_distances, of_sinks)
 
 
 _attend = differentiable(_value, _linearize, _push, _pull)
@@ -498,19 +483,36 @@ def softmax_gradients(blocks, residuals, cotangent):
     totals = jax.tree.map(lambda g, x: g.astype(x.dtype), tuple(totals), trained)
     of_key, of_value, of_bias, of_vectors = totals
     of_distances = jax.tree.map(lambda x: x.transpose(2, 0, 1), of_vectors)
-    of_sinks = request.sinks
-    if of_sinks is not None:
-        # A sink has no value: dp = 0.
-        weights = jnp.exp(by_group(of_sinks, log_total.shape) - log_total)
-        of_sinks = -jnp.sum(weights * delta, (0, 3)).reshape(-1).astype(of_sinks.dtype)
+    of_sinks = sinks_gradient(request.sinks, log_total, delta)
     return joined(of_query), of_key.mT, of_value.mT, of_bias, of_distances, of_sinks
 
 
-def by_group(sinks_N: jax.Array, shape_BKGT: tuple[int, ...]) -> jax.Array:
-    """The sinks as `[1, K, G, 1]`."""
-    return sinks_N.reshape(1, *shape_BKGT[1:3], 1)
+def by_group(sinks_N: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """The sinks as `[1, K, G, 1]`, with more leading axes if `shape` `[..., K, G, T]` has more."""
+    return sinks_N.reshape(*[1] * (len(shape) - 3), *shape[-3:-1], 1)
 
 
-def trained_array(bias) -> jax.Array | None:
-    """Returns the array of a bias that has a gradient."""
-    return bias.heads if isinstance(bias, Bias) else bias
+def sinks_gradient(sinks_N, log_total: jax.Array, delta: jax.Array) -> jax.Array | None:
+    """Returns the gradient of the sinks, given `sum_s p_s dp_s` of each query, `[..., K, G, T]`."""
+    if sinks_N is None:
+        return None
+    # A sink has no value: dp = 0.
+    weights = jnp.exp(by_group(sinks_N, log_total.shape) - log_total)
+    axes = (*range(log_total.ndim - 3), log_total.ndim - 1)
+    return -jnp.sum(weights * delta, axes).reshape(-1).astype(sinks_N.dtype)
+
+
+def request_gradient(request: Request, of_bias, of_distances, of_sinks) -> Request:
+    """Returns the gradient of a request, from those of its arrays."""
+    if isinstance(request.bias, Bias):
+        of_bias = replace(request.bias, heads=of_bias, query_positions=None, key_positions=None)
+    rest = {"mask": None, "dropout": None, "distances": of_distances, "sinks": of_sinks}
+    return replace(request, bias=of_bias, **rest)
+
+
+def trained_array(request: Request, moves: Request) -> jax.Array | None:
+    """Returns the array of a bias if it has a tangent, which ALiBi's slopes do not have."""
+    array, moves = (
+        each.bias.heads if isinstance(each.bias, Bias) else each.bias for each in (request, moves)
+    )
+    return array if moves else None

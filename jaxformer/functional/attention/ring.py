@@ -18,7 +18,9 @@ from jaxformer.functional.attention import reference
 from jaxformer.functional.attention.blockwise import (
     Layout,
     by_group,
+    request_gradient,
     scaled,
+    sinks_gradient,
     softmax_blocks,
     softmax_gradients,
     trained_array,
@@ -70,8 +72,7 @@ def _value(query, key, value, request, *, layout, time):
 
 def _linearize(moves, query, key, value, request, *, layout, time):
     output, log_total = _around(query, key, value, request, layout, time)
-    # A bias without a tangent (ALiBi's slopes) needs no gradient.
-    trained = trained_array(request.bias) if trained_array(moves[3].bias) else None
+    trained = trained_array(request, moves[3])
     return output, (query, key, value, request, trained, output, log_total)
 
 
@@ -84,11 +85,7 @@ def _pull(residuals, cotangent, *, layout, time):
         partial(_plain_gradients, layout, time), partial(_gradients, layout, time)
     )
     *of_inputs, of_bias, of_sinks = gradients(residuals, cotangent)
-    request = residuals[3]
-    if isinstance(request.bias, Bias):
-        of_bias = replace(request.bias, heads=of_bias, query_positions=None, key_positions=None)
-    rest = {"mask": None, "dropout": None, "distances": None, "sinks": of_sinks}
-    return *of_inputs, replace(request, bias=of_bias, **rest)
+    return *of_inputs, request_gradient(residuals[3], of_bias, None, of_sinks)
 
 
 _ring = differentiable(_value, _linearize, _push, _pull)
@@ -118,7 +115,7 @@ def _softmax(query, key, value, request, layout, time):
     turns = jnp.arange(jax.lax.axis_size(time))
     (_, (output, log_total)), _ = jax.lax.scan(turn, ((key, value), start), turns)
     if request.sinks is not None:
-        total = jnp.logaddexp(log_total, by_group(request.sinks, log_total.shape[1:])[None])
+        total = jnp.logaddexp(log_total, by_group(request.sinks, log_total.shape))
         output, log_total = output * jnp.exp(log_total - total)[..., None], total
     return output.astype(query.dtype), log_total
 
@@ -154,13 +151,8 @@ def _gradients(layout, time, residuals, cotangent):
     given = (query, key, value, trained)
     found = (of_query, of_key, of_value, of_bias)
     found = jax.tree.map(lambda gradient, x: gradient.astype(x.dtype), found, given)
-    of_sinks = request.sinks
-    if of_sinks is not None:
-        # A sink has no value: dp = 0.
-        weights = jnp.exp(by_group(of_sinks, log_total.shape[1:])[None] - log_total)
-        delta = jnp.sum(output.astype(accumulator) * cotangent.astype(accumulator), axis=-1)
-        of_sinks = -jnp.sum(weights * delta, (0, 1, 4)).reshape(-1).astype(of_sinks.dtype)
-    return *found, of_sinks
+    delta = jnp.sum(output.astype(accumulator) * cotangent.astype(accumulator), axis=-1)
+    return *found, sinks_gradient(request.sinks, log_total, delta)
 
 
 def _pairs(query, key, request, number, layout, time):

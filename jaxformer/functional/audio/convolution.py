@@ -1,5 +1,7 @@
 """Convolutions over time: windows for a linear map, and grouped kernels with a weight norm."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
@@ -12,7 +14,7 @@ from jaxformer.functional.arrays import (
     per_device,
     static,
 )
-from jaxformer.functional.derivatives import differentiable, is_zero
+from jaxformer.functional.derivatives import differentiable, product_rule
 
 
 def num_windows(length: int | jax.Array, size: int, stride: int) -> int | jax.Array:
@@ -107,10 +109,7 @@ def _linearized(moves, x, kernel, *, groups):
 
 
 def _push(residuals, tangents, *, groups):
-    (x, kernel), (dx, dkernel) = residuals, tangents
-    parts = [] if is_zero(dx) else [_convolved(dx, kernel, groups)]
-    parts += [] if is_zero(dkernel) else [_convolved(x, dkernel, groups)]
-    return sum(parts)
+    return product_rule(partial(_convolved, groups=groups), residuals, tangents)
 
 
 def _pull(residuals, cotangent, *, groups):

@@ -220,8 +220,8 @@ def kaldi_filter_banks(
 
     Args:
         waveform: `[B, S]`, at least one frame.
-        lengths: int `[B]`, the samples of each row. In place of frames that are not wholly within
-            a row stand zeros before the normalisation, as in the padding of transformers.
+        lengths: int `[B]`, the samples of each row. Frames that are not wholly within a row
+            are zeros before the normalisation, as in the padding of transformers.
         num_mel_bins: M, 128 for AST.
         sampling_rate: Samples per second, 16,000 for AST.
         mean: The mean of the data set; AudioSet's is -4.2677393.

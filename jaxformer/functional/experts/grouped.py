@@ -21,8 +21,8 @@ from jaxformer.functional.arrays import (
     spec_of,
     without,
 )
-from jaxformer.functional.derivatives import differentiable, is_zero
-from jaxformer.functional.feedforward import Elementwise
+from jaxformer.functional.derivatives import differentiable, product_rule
+from jaxformer.functional.feedforward import Elementwise, activated
 from jaxformer.functional.linear import Adapted, as_array, dot
 
 GroupedImplementation = Literal["auto", "blocks", "ragged"]
@@ -212,7 +212,8 @@ def _routed(x, experts, weights, real, arrays, activation, shared, summed, imple
 
     up = product(rows, "up")
     gate = product(rows, "gate") if "gate" in arrays else None
-    y = _permuted(product(_activated(activation, up, gate), "down"), inverse, order)
+    units = (up,) if gate is None else (gate, up)
+    y = _permuted(product(activated(activation, *units), "down"), inverse, order)
     wide = jnp.promote_types(x.dtype, jnp.float32)
     shape = (*experts.shape, x.shape[-1])
     scales = jnp.where(own, weights, 0).astype(wide)[..., None]
@@ -224,22 +225,6 @@ def _routed(x, experts, weights, real, arrays, activation, shared, summed, imple
     if shared:
         result = jax.lax.psum_scatter(result, shared, tiled=True)
     return (jax.lax.psum(result, summed) if summed else result).astype(x.dtype)
-
-
-def _activated(activation, up, gate):
-    """Returns the hidden units, computed in float32 and recomputed in the backward pass."""
-
-    def rounded_once(up, gate):
-        wide = jnp.promote_types(up.dtype, jnp.float32)
-        if gate is None:
-            y = activation(up.astype(wide))
-        elif getattr(activation, "joint", False):
-            y = activation(gate.astype(wide), up.astype(wide))
-        else:
-            y = activation(gate.astype(wide)) * up.astype(wide)
-        return y.astype(up.dtype)
-
-    return jax.checkpoint(rounded_once)(up, gate)
 
 
 def _biases(bias, owners, dtype):
@@ -293,10 +278,9 @@ def _pull_grouped(kept, cotangent, *, transposed, blocks):
 
 def _push_grouped(kept, tangents, **static):
     x, kernels, sizes, _ = kept
-    dx, dkernels, _ = tangents
-    parts = [] if is_zero(dx) else [_grouped(dx, kernels, sizes, **static)]
-    parts += [] if is_zero(dkernels) else [_grouped(x, dkernels, sizes, **static)]
-    return sum(parts[1:], parts[0])
+    return product_rule(
+        lambda x, kernels: _grouped(x, kernels, sizes, **static), (x, kernels), tangents[:2]
+    )
 
 
 def _linearize_grouped(moves, x, kernels, sizes, **static):
@@ -307,10 +291,7 @@ def _linearize_grouped(moves, x, kernels, sizes, **static):
 
 def _push_outer(kept, tangents, **static):
     x, y, sizes = kept
-    dx, dy, _ = tangents
-    parts = [] if is_zero(dx) else [_outer(dx, y, sizes, **static)]
-    parts += [] if is_zero(dy) else [_outer(x, dy, sizes, **static)]
-    return sum(parts[1:], parts[0])
+    return product_rule(lambda x, y: _outer(x, y, sizes, **static), (x, y), tangents[:2])
 
 
 def _pull_outer(kept, cotangent, *, blocks):

@@ -45,7 +45,7 @@ def add_loss(name: str, value: jax.Array, *, weight: float) -> None:
 
     Args:
         name: The name in the log, the same in all layers.
-        value: A scalar; add it where it is computed, outside of any `jit` or loop of your own.
+        value: A scalar; add it where it is computed, outside of your own `jit` or loops.
         weight: w, the multiplier of the value.
 
     Raises:

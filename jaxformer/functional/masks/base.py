@@ -6,9 +6,7 @@ of the same mask; `key_bounds` and `key_blocks` tell which keys a kernel may ski
 are identified by their index in the arrays; `query_offset` is the index of the first query among
 the keys (such as the length of a cache), so T and S may differ.
 """
-# long: masks, their combinations and bands make one another
-
-# Long: masks and their combinations refer to each other.
+# long: masks and their combinations refer to each other
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
-from jaxformer.checks import at_least, check_field
+from jaxformer.checks import at_least, between, check_field, check_fields
 from jaxformer.errors import ArgumentError
 from jaxformer.functional.arrays import assert_integers, static
 from jaxformer.functional.norms import Norm
@@ -86,7 +86,7 @@ class DistanceEmbedding(Position):
 
     def __post_init__(self):
         super().__post_init__()
-        check_field(self, "max_distance", 1 <= self.max_distance < 2**30, "from 1 to 2^30 - 1")
+        check_fields(self, max_distance=between(1, 2**30 - 1))
         if self.num_buckets is None:
             return
         even = self.num_buckets >= 4 and self.num_buckets % 2 == 0

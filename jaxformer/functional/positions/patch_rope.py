@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import POSITIVE, at_least, check_argument, check_field
+from jaxformer.checks import POSITIVE, above, at_least, check_argument, check_fields
 from jaxformer.errors import ConfigError
 from jaxformer.functional.arrays import (
     assert_axes,
@@ -82,7 +82,7 @@ class RoPE2D(OnGrid):
 
     def __post_init__(self):
         super().__post_init__()
-        check_field(self, "theta", 1 < self.theta < math.inf, "above 1 and finite")
+        check_fields(self, theta=above(1))
 
     def rotate(self, query, key, query_positions, key_positions, lengths=None):
         del lengths

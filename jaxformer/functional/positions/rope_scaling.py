@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import POSITIVE, check_field, check_fields
+from jaxformer.checks import NOT_NEGATIVE, POSITIVE, at_least, check_field, check_fields, optional
 from jaxformer.errors import ConfigError
 from jaxformer.functional.positions.rope import Scaling, inverse_frequencies
 
@@ -71,7 +71,7 @@ class DynamicNTK(Scaling):
     def __post_init__(self):
         super().__post_init__()
         check_field(self, "factor", 1 <= self.factor < math.inf, "at least 1, and finite")
-        check_field(self, "original_max_length", self.original_max_length >= 1, "at least 1")
+        check_fields(self, original_max_length=at_least(1))
 
     def frequencies(self, theta, rotary_dim, length):
         unscaled = inverse_frequencies(theta, rotary_dim)
@@ -121,16 +121,17 @@ class YaRN(Scaling):
 
     def __post_init__(self):
         super().__post_init__()
-        check_fields(self, factor=POSITIVE)
-        check_field(self, "original_max_length", self.original_max_length >= 1, "at least 1")
-        check_fields(self, beta_slow=POSITIVE)
+        check_fields(
+            self,
+            factor=POSITIVE,
+            original_max_length=at_least(1),
+            beta_slow=POSITIVE,
+            attention_factor=optional(POSITIVE),
+            mscale=optional(NOT_NEGATIVE),
+            mscale_all_dim=optional(NOT_NEGATIVE),
+        )
         ordered = self.beta_slow <= self.beta_fast < math.inf
         check_field(self, "beta_fast", ordered, f"finite, at least beta_slow = {self.beta_slow}")
-        if self.attention_factor is not None:
-            check_fields(self, attention_factor=POSITIVE)
-        for field in ("mscale", "mscale_all_dim"):
-            if (value := getattr(self, field)) is not None:
-                check_field(self, field, 0 <= value < math.inf, "at least 0 and finite, or None")
 
     def frequencies(self, theta, rotary_dim, length):
         del length
@@ -189,9 +190,9 @@ class Llama3Scaling(Scaling):
 
     def __post_init__(self):
         super().__post_init__()
-        check_fields(self, factor=POSITIVE)
-        check_field(self, "original_max_length", self.original_max_length >= 1, "at least 1")
-        check_fields(self, low_frequency_factor=POSITIVE)
+        check_fields(
+            self, factor=POSITIVE, original_max_length=at_least(1), low_frequency_factor=POSITIVE
+        )
         low = self.low_frequency_factor
         above = low < self.high_frequency_factor < math.inf
         wanted = f"finite, above low_frequency_factor = {low}"
@@ -236,10 +237,12 @@ class LongRoPE(Scaling):
             check_field(self, field, positive, "positive, finite numbers")
         count = len(self.short_factors)
         check_field(self, "long_factors", len(self.long_factors) == count, f"{count} numbers")
-        check_field(self, "original_max_length", self.original_max_length >= 2, "at least 2")
-        check_fields(self, factor=POSITIVE)
-        if self.attention_factor is not None:
-            check_fields(self, attention_factor=POSITIVE)
+        check_fields(
+            self,
+            original_max_length=at_least(2),
+            factor=POSITIVE,
+            attention_factor=optional(POSITIVE),
+        )
 
     def frequencies(self, theta, rotary_dim, length):
         unscaled = inverse_frequencies(theta, rotary_dim)

@@ -8,7 +8,15 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from jaxformer.checks import check_field
+from jaxformer.checks import (
+    POSITIVE,
+    above,
+    at_least,
+    between,
+    check_field,
+    check_fields,
+    optional,
+)
 from jaxformer.errors import ConfigError
 from jaxformer.functional.arrays import assert_integers
 from jaxformer.functional.patches import resize_positions
@@ -28,12 +36,7 @@ from jaxformer.functional.positions.relative import (
 )
 from jaxformer.functional.positions.rope import NoScaling, Scaling, apply_rope
 
-_LONGEST = 2**31 - 1  # positions are int32
-
-
-def _check_length(owner: object) -> None:
-    fits = 1 <= owner.max_length <= _LONGEST
-    check_field(owner, "max_length", fits, f"at least 1, and at most {_LONGEST}")
+_LENGTH = between(1, 2**31 - 1)  # positions are int32
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Integer(Position):
 
     def __post_init__(self):
         super().__post_init__()
-        _check_length(self)
+        check_fields(self, max_length=_LENGTH)
 
     def embed(self, x, positions, table=None):
         del table
@@ -68,7 +71,7 @@ class Binary(Position):
 
     def __post_init__(self):
         super().__post_init__()
-        check_field(self, "num_bits", 1 <= self.num_bits <= 31, "from 1 to 31")
+        check_fields(self, num_bits=between(1, 31))
 
     @property
     def max_length(self) -> int:
@@ -102,8 +105,7 @@ class Sinusoidal(Position):
 
     def __post_init__(self):
         super().__post_init__()
-        check_field(self, "theta", 1 < self.theta < math.inf, "above 1 and finite")
-        check_field(self, "offset", self.offset >= 0, "0 or more")
+        check_fields(self, theta=above(1), offset=at_least(0))
 
     def embed(self, x, positions, table=None):
         del table
@@ -169,7 +171,7 @@ class Sinusoidal2D(OnGrid):
 
     def __post_init__(self):
         super().__post_init__()
-        check_field(self, "theta", 1 < self.theta < math.inf, "above 1 and finite")
+        check_fields(self, theta=above(1))
 
     def embed(self, x, positions, table=None):
         del table
@@ -205,8 +207,7 @@ class Learned(Position):
 
     def __post_init__(self):
         super().__post_init__()
-        _check_length(self)
-        check_field(self, "offset", self.offset >= 0, "0 or more")
+        check_fields(self, max_length=_LENGTH, offset=at_least(0))
 
     def table(self, *, model_dim, num_heads):
         del num_heads
@@ -253,9 +254,7 @@ class RoPE(Position):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.max_length is not None:
-            _check_length(self)
-        check_field(self, "theta", 1 < self.theta < math.inf, "above 1 and finite")
+        check_fields(self, max_length=optional(_LENGTH), theta=above(1))
         check_field(self, "fraction", 0 < self.fraction <= 1, "above 0 and at most 1")
 
     def rotary_dim(self, head_dim: int) -> int:
@@ -322,9 +321,7 @@ class ALiBi(Position):
 
     def __post_init__(self):
         super().__post_init__()
-        check_field(self, "factor", 0 < self.factor < math.inf, "a positive, finite number")
-        positive = 0 < self.max_exponent < math.inf
-        check_field(self, "max_exponent", positive, "a positive, finite number")
+        check_fields(self, factor=POSITIVE, max_exponent=POSITIVE)
 
     def bias(self, query_positions, key_positions, *, num_heads, table=None):
         del table

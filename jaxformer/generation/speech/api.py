@@ -15,6 +15,7 @@ from jaxformer.checks import (
     Rule,
     at_least,
     check_argument,
+    check_arguments,
     optional,
 )
 from jaxformer.data.sound import SoundStream, resampled
@@ -105,7 +106,7 @@ def transcribe(
 
     Raises:
         ArgumentError: An argument has an invalid value.
-        ConfigError: The model is no Whisper, or lacks the language, the task or timestamps.
+        ConfigError: The model is not a Whisper, or lacks the language, the task or timestamps.
         DataError: The waveform cannot be used, or the folder has no tokenizer.
     """
     check_pretrained("pretrained", pretrained)
@@ -120,8 +121,13 @@ def transcribe(
             pretrained, stream, cut, timestamps=timestamps, progress=progress, **own
         )
     _check_whisper(pretrained, options)
-    limits = compression_ratio_threshold, logprob_threshold, no_speech_threshold
-    _check_own(tuple(temperature), limits, condition_on_prev_tokens)
+    check_arguments(
+        temperature=(tuple(temperature), _TEMPERATURES),
+        compression_ratio_threshold=(compression_ratio_threshold, optional(FINITE)),
+        logprob_threshold=(logprob_threshold, optional(FINITE)),
+        no_speech_threshold=(no_speech_threshold, optional(FINITE)),
+        condition_on_prev_tokens=(condition_on_prev_tokens, SWITCH),
+    )
     features = log_mel_of(pretrained)
     cut = chunking(features.sampling_rate, 1, features.seconds, *chunks)
     _check_order(chunks, condition_on_prev_tokens)
@@ -135,7 +141,7 @@ def transcribe(
         config,
         features,
         tuple(temperature),
-        Thresholds(*limits),
+        Thresholds(compression_ratio_threshold, logprob_threshold, no_speech_threshold),
         condition_on_prev_tokens,
         () if prompt is None else _prompt_tokens(pretrained, config, prompt),
         cut.batch_size,
@@ -158,21 +164,6 @@ def _check_whisper(pretrained: Pretrained, options: dict[str, Any]) -> None:
             f"language_model: chooses among the beams of a CTC head, and {pretrained.folder} is a "
             "Whisper, whose decoder knows its language: leave it out"
         )
-
-
-def _check_own(
-    temperature: tuple[float, ...], limits: tuple[float | None, ...], conditions: bool
-) -> None:
-    """Raises ArgumentError if an option of Whisper has an invalid value."""
-    check_argument(
-        "temperature", temperature, _TEMPERATURES.allows(temperature), _TEMPERATURES.expected
-    )
-    names = "compression_ratio_threshold", "logprob_threshold", "no_speech_threshold"
-    for name, value in zip(names, limits, strict=True):
-        check_argument(name, value, optional(FINITE).allows(value), optional(FINITE).expected)
-    check_argument(
-        "condition_on_prev_tokens", conditions, SWITCH.allows(conditions), SWITCH.expected
-    )
 
 
 def _check_order(chunks: tuple[int | None, float | None, float | None], conditions: bool) -> None:
@@ -234,8 +225,7 @@ def _stream(sound: Any, old: int, new: int) -> SoundStream:
     """Returns a waveform or a file as a sound of float32 at the sampling rate of the model."""
     if isinstance(sound, str | Path):
         return SoundStream.of_file(sound, new)
-    rule = at_least(1)
-    check_argument("sampling_rate", old, rule.allows(old), rule.expected)
+    check_arguments(sampling_rate=(old, at_least(1)))
     waveform = np.asarray(sound)
     if waveform.ndim != 1 or not len(waveform):
         raise DataError(

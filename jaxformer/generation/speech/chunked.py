@@ -9,7 +9,7 @@ from jaxformer.generation.speech.joining import ChunkText, JoinedSegment, Joiner
 from jaxformer.generation.speech.segments import STRIDE
 from jaxformer.generation.speech.spectrograms import WindowSpectrogram
 from jaxformer.generation.speech.windows import Row, Timing, Transcriber, Written
-from jaxformer.generation.speech.words import grouped
+from jaxformer.generation.speech.words import grouped, timed_words
 
 
 def transcribe_chunks(
@@ -69,14 +69,8 @@ def transcribe_chunks(
         own = {"start": start, "end": last, "text": tokenizer.decode(segment.tokens)}
         own["tokens"] = segment.tokens
         if timing == "words":
-            own["words"] = [
-                {
-                    "word": word,
-                    "start": segment.times[places[0]][0],
-                    "end": segment.times[places[-1]][1],
-                }
-                for word, places in grouped(tokenizer, segment.tokens, language)
-            ]
+            groups = grouped(tokenizer, segment.tokens, language)
+            own["words"] = timed_words(groups, segment.times)
         segments.append(own)
     return result | {"segments": segments}
 

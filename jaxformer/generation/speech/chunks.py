@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from jaxformer.checks import NOT_NEGATIVE, POSITIVE, at_least, check_argument
+from jaxformer.checks import NOT_NEGATIVE, POSITIVE, at_least, check_argument, check_arguments
 from jaxformer.data.sound import SampleReader, SoundStream
 
 Progress = Callable[[float, float], None]
@@ -60,7 +60,7 @@ def chunking(
         ArgumentError: The chunk is longer than the model reads, or no longer than its two ends.
     """
     batch_size = 1 if batch_size is None else batch_size
-    check_argument("batch_size", batch_size, at_least(1).allows(batch_size), at_least(1).expected)
+    check_arguments(batch_size=(batch_size, at_least(1)))
     length = min(30.0, longest) if chunk_length_s is None else chunk_length_s
     fits = POSITIVE.allows(length) and multiple / sampling_rate <= length <= longest
     limit = "" if longest == float("inf") else f", at most {longest:g}, which the model reads"

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxformer.checks import FINITE, at_least, check_argument
+from jaxformer.checks import FINITE, at_least, check_argument, check_arguments
 
 _NEVER = -np.inf
 
@@ -43,7 +43,7 @@ def best_path(log_probs: np.ndarray, *, blank: int) -> tuple[int, ...]:
 class Scorer:
     """What is added to the log-probability of labels while they are searched; here nothing.
 
-    A subclass follows the labels of a prefix in a state of its own.
+    A subclass keeps the labels of a prefix in a separate state.
     """
 
     separator: int | None = None
@@ -99,9 +99,7 @@ def prefix_beams(
         Hannun et al., 2014 (https://arxiv.org/abs/1408.2873), algorithm 1.
     """
     _check(log_probs, blank)
-    check_argument("num_beams", num_beams, at_least(1).allows(num_beams), at_least(1).expected)
-    allowed = FINITE.allows(length_bonus)
-    check_argument("length_bonus", length_bonus, allowed, FINITE.expected)
+    check_arguments(num_beams=(num_beams, at_least(1)), length_bonus=(length_bonus, FINITE))
     scorer = scorer or Scorer()
     classes = log_probs.shape[1]
     prefixes: list[tuple[int, ...]] = [()]

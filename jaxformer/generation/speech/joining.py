@@ -152,7 +152,7 @@ def merged(texts: Sequence[list[int]], times: Iterable[Times]) -> tuple[list[int
 
     Args:
         texts: The tokens of each.
-        times: When those of each begin and end; a token equals only one that is no earlier. Empty
+        times: When those of each begin and end; a token equals only one that is not earlier. Empty
             lists: they are not known.
 
     Returns:

@@ -176,8 +176,8 @@ def read_language_model(
         The language model.
 
     Raises:
-        ConfigError: A weight is no finite number.
-        DataError: Names the file that is missing or no language model.
+        ConfigError: A weight is not a finite number.
+        DataError: Names the file that is missing or is not a language model.
         MissingExtra: KenLM is not installed.
     """
     library: Any = optional_module("kenlm", "A language model")

@@ -17,6 +17,7 @@ from jaxformer.generation.speech.language_model import (
     WordScorer,
     read_language_model,
 )
+from jaxformer.generation.speech.words import timed_words
 from jaxformer.models import CTC
 from jaxformer.pretrained.model import Pretrained
 
@@ -163,7 +164,7 @@ def label_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         ConfigError: Another option is given.
-        DataError: The file is no language model.
+        DataError: The file is not a language model.
     """
     given = {name: value for name, value in options.items() if value is not None}
     for name in given:
@@ -213,12 +214,5 @@ def words_of(
             groups.append([])
         else:
             groups[-1].append(place)
-    return [
-        {
-            "word": tokenizer.decode([labels[place] for place in group]),
-            "start": times[group[0]][0],
-            "end": times[group[-1]][1],
-        }
-        for group in groups
-        if group
-    ]
+    words = [(tokenizer.decode([labels[n] for n in places]), places) for places in groups if places]
+    return timed_words(words, times)

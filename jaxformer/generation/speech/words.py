@@ -17,7 +17,7 @@ _OPENING, _CLOSING = "\"'“¡¿([{-", "\"'.。,，!！?？:：”)]}、"
 """Marks that belong to the word after them, or before them."""
 _PUNCTUATION = string.punctuation
 _UNKNOWN = "\ufffd"
-"""Stands in a text for bytes that are no character."""
+"""Stands in a text for bytes that are not a character."""
 _MEDIAN_WIDTH = 7
 
 
@@ -196,6 +196,16 @@ def words_of(
     return [
         {"word": word, "start": begin, "end": max(last, begin)}
         for (word, _), begin, last in zip(groups, begins, ends, strict=True)
+    ]
+
+
+def timed_words(
+    groups: Sequence[tuple[str, list[int]]], times: Sequence[tuple[float, float]]
+) -> list[dict[str, Any]]:
+    """Returns "word", "start" and "end" of each word, from the times of all tokens."""
+    return [
+        {"word": word, "start": times[places[0]][0], "end": times[places[-1]][1]}
+        for word, places in groups
     ]
 
 

@@ -33,6 +33,12 @@ class PatchGrid:
     prefix: int
     """Number of tokens before the patches, such as the class token."""
 
+    @property
+    def rgb(self) -> np.ndarray:
+        """The pixels with three channels, float32 `[height, width, 3]`."""
+        pixels = self.pixels
+        return np.repeat(pixels, 3, axis=-1) if pixels.shape[-1] == 1 else pixels[..., :3]
+
 
 @dataclass(frozen=True)
 class AttentionMaps:

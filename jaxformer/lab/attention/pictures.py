@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from jaxformer.lab.attention.maps import AttentionMaps
-from jaxformer.lab.drawing import canvas
+from jaxformer.lab.drawing import canvas, shown_text
 
 MOST_LABELS = 48
 """Maximum number of token labels along an axis; of longer texts, every n-th token is labelled."""
-_MOST_TIMES = 15
+_MOST_TIMES, _LONGEST_NAME = 15, 14
 _WIDEST = 16.0
 _MOST_COLUMNS = 4
 _LOOKS = {"cmap": "Blues", "interpolation": "nearest"}
@@ -101,11 +101,9 @@ def _image_page(maps: AttentionMaps, layer: int, weights: np.ndarray) -> Any:
     title = f"{maps.name}, layer {layer}: {_who(maps)}"
     count = len(weights) + 1
     figure, panels = _panels(title, count, min(_MOST_COLUMNS + 1, count), (2.4, 2.7))
-    pixels = maps.grid.pixels
-    pixels = np.repeat(pixels, 3, axis=-1) if pixels.shape[-1] == 1 else pixels[..., :3]
-    panels[0].imshow(pixels)
+    panels[0].imshow(maps.grid.rgb)
     panels[0].set_title("image", fontsize=10)
-    height, width = pixels.shape[:2]
+    height, width = maps.grid.pixels.shape[:2]
     place = {"extent": (0, width, height, 0), "vmin": 0.0, **_LOOKS}
     for axes, head, values in zip(panels[1:], maps.heads, weights, strict=False):
         image = axes.imshow(values / max(float(values.max()), 1e-9), vmax=1.0, **place)
@@ -166,11 +164,5 @@ def _name_tokens(axes: Any, maps: AttentionMaps, left: bool) -> None:
         step = math.ceil(len(names) / most)
         places = list(range(0, len(names), step)) if shown else []
         turn = 90 if axis is axes.xaxis else 0
-        axis.set_ticks(places, [_short(names[n]) for n in places], rotation=turn, fontsize=8)
-
-
-def _short(name: str) -> str:
-    """Returns a token's label in a figure: escaped, printable and shortened."""
-    name = "".join(letter if letter.isprintable() else "·" for letter in name)
-    name = name if len(name) <= 14 else f"{name[:13]}…"
-    return name.replace("$", r"\$")
+        labels = [shown_text(names[n], _LONGEST_NAME) for n in places]
+        axis.set_ticks(places, labels, rotation=turn, fontsize=8)

@@ -40,21 +40,6 @@ def viewer_fragment(maps: Sequence[AttentionMaps]) -> str:
     )
 
 
-def read_weights(data: dict[str, Any], levels: int) -> np.ndarray:
-    """Reads the weights of one entry of the viewer's JSON.
-
-    Args:
-        data: The entry of one kind of attention.
-        levels: The value that stands for 1, from the JSON's "levels".
-
-    Returns:
-        float32 `[layers, heads, T, S]`, each within half a level of the weight.
-    """
-    shape = [len(data[name]) for name in ("layers", "heads", "queries", "keys")]
-    numbers = np.frombuffer(base64.b64decode(data["weights"]), "<u2")
-    return (numbers.reshape(shape) / levels).astype(np.float32)
-
-
 def _as_json(maps: AttentionMaps) -> dict[str, Any]:
     levels = np.round(np.clip(maps.weights, 0, 1) * _LEVELS).astype("<u2")
     return {
@@ -71,12 +56,10 @@ def _as_json(maps: AttentionMaps) -> dict[str, Any]:
 def _image(grid: PatchGrid) -> dict[str, Any]:
     from matplotlib.image import imsave
 
-    pixels = grid.pixels
-    pixels = np.repeat(pixels, 3, axis=-1) if pixels.shape[-1] == 1 else pixels[..., :3]
     buffer = io.BytesIO()
-    imsave(buffer, np.clip(pixels, 0, 1), format="png")
+    imsave(buffer, np.clip(grid.rgb, 0, 1), format="png")
     source = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
-    height, width = pixels.shape[:2]
+    height, width = grid.pixels.shape[:2]
     return {
         "source": source,
         "height": height,

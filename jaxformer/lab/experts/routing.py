@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from jaxformer.checks import at_least, check_argument
+from jaxformer.checks import at_least, check_arguments
 from jaxformer.errors import ArgumentError
 from jaxformer.functional.experts.routing import Router
 from jaxformer.lab.selection import selected
@@ -213,9 +213,7 @@ def expert_routing(
         DataError: The model has no tokenizer.
     """
     check_pretrained("pretrained", pretrained)
-    for name, value in (("length", length), ("max_tokens", max_tokens)):
-        rule = at_least(1)
-        check_argument(name, value, rule.allows(value), rule.expected)
+    check_arguments(length=(length, at_least(1)), max_tokens=(max_tokens, at_least(1)))
     config = pretrained.config
     settings = getattr(config, "feed_forward", None)
     if not (isinstance(config, DecoderConfig | EncoderConfig) and isinstance(settings, Experts)):

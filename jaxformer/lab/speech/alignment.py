@@ -13,9 +13,10 @@ from jaxformer.generation.speech.features import log_mel_of
 from jaxformer.generation.speech.segments import STRIDE
 from jaxformer.generation.speech.words import Alignment, aligned, words_of
 from jaxformer.lab.attention.maps import AttentionMaps
-from jaxformer.lab.drawing import canvas, heat_map
-from jaxformer.lab.speech.attention import layers_of, patterns, time_maps
-from jaxformer.lab.speech.sound import Sound, Spectrogram, mel_centres, shown_text
+from jaxformer.lab.drawing import canvas, heat_map, shown_text
+from jaxformer.lab.selection import selected
+from jaxformer.lab.speech.attention import patterns, time_maps
+from jaxformer.lab.speech.sound import Sound, Spectrogram, mel_centres
 from jaxformer.pretrained.model import Pretrained
 
 _MOST_NAMES = 120
@@ -115,11 +116,11 @@ def answer_maps(
         "decoder_input_ids": np.array([[*answer.prompt, *answer.tokens]], np.int32),
     }
     shape = answer.seconds, answer.states
-    chosen = layers_of(layers, config.num_layers)
+    chosen = selected("layers", layers, range(config.num_layers))
     weights = patterns(pretrained, inputs, "encoder.blocks.{}.attn.hook_pattern", chosen)
     maps.append(time_maps("encoder self-attention", weights, chosen, *shape))
     if answer.tokens:
-        chosen = layers_of(layers, config.decoder_layers)
+        chosen = selected("layers", layers, range(config.decoder_layers))
         weights = patterns(pretrained, inputs, "decoder.blocks.{}.cross_attn.hook_pattern", chosen)
         weights = weights[..., len(answer.prompt) :, :]
         maps.append(time_maps("cross-attention", weights, chosen, *shape, answer.names))

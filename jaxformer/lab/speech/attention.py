@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxformer.checks import check_argument
 from jaxformer.lab.attention.maps import AttentionMaps
 from jaxformer.pretrained.model import Arrays, Pretrained
 
@@ -29,20 +28,6 @@ def patterns(
     names = tuple(name.format(layer) for layer in layers)
     _, cache = pretrained.activations(inputs, names)
     return np.stack([np.asarray(cache[each][0], np.float32) for each in names])
-
-
-def layers_of(chosen: Sequence[int] | None, count: int) -> tuple[int, ...]:
-    """Returns the layers to show of a stack, which are all unless some are chosen.
-
-    Raises:
-        ArgumentError: The stack has no such layer.
-    """
-    if chosen is None:
-        return tuple(range(count))
-    for layer in chosen:
-        allowed = 0 <= layer < count
-        check_argument("layers", layer, allowed, f"from 0 to {count - 1}, a layer of the model")
-    return tuple(chosen)
 
 
 def over_time(weights: np.ndarray, axis: int, edges: np.ndarray) -> np.ndarray:

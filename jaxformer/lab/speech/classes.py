@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from jaxformer.generation.speech.features import filter_banks_of
-from jaxformer.lab.drawing import COLOURS, canvas, frame
+from jaxformer.lab.drawing import COLOURS, canvas, frame, shown_text
 from jaxformer.lab.speech.attention import patterns
-from jaxformer.lab.speech.sound import Sound, Spectrogram, draw_spectrogram, mel_centres, shown_text
+from jaxformer.lab.speech.sound import Sound, Spectrogram, draw_spectrogram, mel_centres
 from jaxformer.pretrained.model import Arrays, Pretrained
 from jaxformer.pretrained.outputs import forward
 from jaxformer.pretrained.prediction.api import label_names

@@ -12,8 +12,8 @@ from jaxformer.generation.speech.ctc import alignment_path, best_path, occupancy
 from jaxformer.generation.speech.features import waveform_features_of
 from jaxformer.generation.speech.frames import frame_log_probs
 from jaxformer.generation.speech.transcripts import times_of, words_of
-from jaxformer.lab.drawing import canvas
-from jaxformer.lab.speech.sound import Sound, shown_text
+from jaxformer.lab.drawing import canvas, shown_text
+from jaxformer.lab.speech.sound import Sound
 from jaxformer.pretrained.model import Pretrained
 
 _MOST_CLASSES, _LEAST_SHARE = 40, 0.05

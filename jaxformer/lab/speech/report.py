@@ -12,8 +12,9 @@ from jaxformer.lab.attention.maps import AttentionMaps
 from jaxformer.lab.attention.report import write_maps
 from jaxformer.lab.drawing import save
 from jaxformer.lab.page import Page
+from jaxformer.lab.selection import selected
 from jaxformer.lab.speech.alignment import alignment_picture, answer_maps, answer_of
-from jaxformer.lab.speech.attention import layers_of, patterns, time_maps
+from jaxformer.lab.speech.attention import patterns, time_maps
 from jaxformer.lab.speech.classes import (
     classes_picture,
     classified_spectrogram,
@@ -107,7 +108,7 @@ class SpeechReport:
             self._said(found.text, found.words)
             self._lattice(found)
         self._classes(inputs)
-        chosen = layers_of(self._layers, config.num_layers)
+        chosen = selected("layers", self._layers, range(config.num_layers))
         weights = patterns(pretrained, inputs, "blocks.{}.attn.hook_pattern", chosen)
         seconds = config.samples_per_frame / features.sampling_rate
         maps = time_maps("self-attention", weights, chosen, seconds, weights.shape[-1])
@@ -141,9 +142,9 @@ class SpeechReport:
         self._spectrogram(spectrogram, [], about)
         inputs = {"input_values": spectrogram.values[None]}
         self._classes(inputs)
-        chosen = layers_of(self._layers, config.num_layers)
+        chosen = selected("layers", self._layers, range(config.num_layers))
         weights = patch_weights(pretrained, inputs, chosen)
-        heads = range(weights.shape[1]) if self._heads is None else self._heads
+        heads = selected("heads", self._heads, range(weights.shape[1]))
         second = spectrogram.seconds_per_frame
         times = config.patch_stride[1] * second, config.patch_size[1] * second
         self._page.section("Attention over time")
@@ -158,7 +159,7 @@ class SpeechReport:
         for layer, own in zip(chosen, weights, strict=True):
             title = f"What the class token attends to in layer {layer}"
             names = [f"head {head}" for head in heads]
-            picture = patches_picture(title, own[list(heads)], names, *drawn)
+            picture = patches_picture(title, own[heads], names, *drawn)
             self._figure(f"attention-layer-{layer:02d}", picture, title)
 
     def _spectrogram(self, spectrogram: Any, words: Sequence[Mapping[str, Any]], about: str):

@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxformer.functional.audio import log_mel, mel_filters
 from jaxformer.functional.audio.spectrograms import MelScale
-from jaxformer.lab.drawing import COLOURS, canvas, frame
+from jaxformer.lab.drawing import COLOURS, canvas, frame, shown_text
 
 _TICKS = (100, 250, 500, 1000, 2000, 4000, 8000)
 _MEL_BINS = 80
@@ -90,7 +90,7 @@ def sound_picture(
             axes.axvline(word["start"], color=colour, linewidth=0.6, linestyle=":")
         place = {"xy": (word["start"], 1.0), "xycoords": ("data", "axes fraction")}
         offset = {"xytext": (0, 3), "textcoords": "offset points"}
-        text = shown_text(shortened(word["word"].strip()))
+        text = shown_text(word["word"].strip(), _LONGEST_WORD)
         above.annotate(text, **place, **offset, rotation=90, fontsize=8)
     below.set_xlim(0, sound.seconds)
     return figure
@@ -108,13 +108,3 @@ def draw_spectrogram(axes: Any, spectrogram: Spectrogram) -> None:
     places = [int(np.abs(centres - hertz).argmin()) for hertz in known]
     axes.set_yticks(places, [f"{hertz:,}" for hertz in known])
     axes.set_ylabel("Hz")
-
-
-def shortened(word: str) -> str:
-    """Returns the beginning of a word that is longer than words are."""
-    return word if len(word) <= _LONGEST_WORD else word[: _LONGEST_WORD - 1] + "…"
-
-
-def shown_text(text: str) -> str:
-    """Returns a text as a label of a figure: printable, and not read as a formula."""
-    return "".join(x if x.isprintable() else "·" for x in text).replace("$", r"\$")
