@@ -88,6 +88,11 @@ def _sizes(hf_config: HFConfig, name: str, default: tuple[int, ...]) -> tuple[in
     return tuple(sizes)
 
 
+def read_flag(hf_config: HFConfig, name: str, default: bool) -> bool:
+    """Returns a field that is true or false."""
+    return Flag("", name, default).read(hf_config)[""]
+
+
 def _read_convolutions(hf_config: HFConfig) -> dict[str, Any]:
     """Reads the convolutions of samples, and that of positions, with one activation."""
     f = read_activation(hf_config, "feat_extract_activation", "gelu")
@@ -96,7 +101,7 @@ def _read_convolutions(hf_config: HFConfig) -> dict[str, Any]:
         for ours, (theirs, default) in _CONVOLUTIONS.items()
     }
     norm = hf_config.choose("feat_extract_norm", _NORMS, "group")
-    bias = Flag("", "conv_bias", False).read(hf_config)[""]
+    bias = read_flag(hf_config, "conv_bias", False)
     positions = PositionalConvolution(
         kernel_size=hf_config.number("num_conv_pos_embeddings", 128),
         groups=hf_config.number("num_conv_pos_embedding_groups", 16),
@@ -130,7 +135,7 @@ def _write_convolutions(config: WaveformConfig) -> dict[str, Any]:
 def _read_norms(hf_config: HFConfig) -> dict[str, Any]:
     """Reads where the norms are, and their epsilon."""
     norm = LayerNorm(eps=hf_config.number("layer_norm_eps", 1e-5))
-    stable = Flag("", "do_stable_layer_norm", False).read(hf_config)[""]
+    stable = read_flag(hf_config, "do_stable_layer_norm", False)
     residual = PreNorm() if stable else PostNorm()
     return {"norm": norm, "residual": residual, "embeddings.norm": None if stable else norm}
 
@@ -146,7 +151,7 @@ def _read_spans(hf_config: HFConfig) -> dict[str, Any]:
     """Reads what is masked in training."""
     values = {ours: hf_config.number(theirs, default) for ours, (theirs, default) in _SPANS.items()}
     rates = {name: float(values[name]) for name in values if name.endswith("probability")}
-    enabled = Flag("", "apply_spec_augment", True).read(hf_config)[""]
+    enabled = read_flag(hf_config, "apply_spec_augment", True)
     return {"span_masking": SpanMasking(**(values | rates), enabled=enabled)}
 
 
