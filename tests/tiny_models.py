@@ -190,6 +190,17 @@ def scores_of(config: ModelConfig, parameters: Parameters, batch: dict) -> dict:
     return structure_of(config).module(parameters).scores(batch)
 
 
+@partial(jax.jit, static_argnums=(0, 1))
+def influence(config: ModelConfig, length: int, parameters: Parameters, **options) -> jax.Array:
+    """`[T, S]`: the largest derivative of state `t` by the embedding of input `s`."""
+
+    def hidden(table):  # Every input is another token, so it alone uses its row of the table.
+        model = structure_of(config).module(parameters | {"embedding.table": table})
+        return model.hidden(jnp.arange(length)[None], **options)[0]
+
+    return jnp.abs(jax.jacrev(hidden)(parameters["embedding.table"])).max((1, 3))[:, :length]
+
+
 @partial(jax.jit, static_argnums=0)
 def loss_and_gradients_of(config: ModelConfig, parameters: Parameters, batch: dict, key=None):
     """The sum of the mean losses of a batch, and its gradient."""

@@ -1,6 +1,5 @@
 """Composite models: any encoder with a decoder that attends to its outputs."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
@@ -11,14 +10,13 @@ from flax import nnx
 from jaxformer.checks import check_field, check_types
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.functional.activations import scope
-from jaxformer.functional.dropout import split
-from jaxformer.functional.masks import KeyPadding, Mask, Segments
 from jaxformer.functional.positions.base import Position
 from jaxformer.io.components import moved_fields
-from jaxformer.models.decoder import DecoderConfig, GenerativeModel
+from jaxformer.models.decoder import DecoderConfig
 from jaxformer.models.encoder import EncoderConfig
+from jaxformer.models.encoder_decoder import Seq2SeqModel
 from jaxformer.models.flops import TokenFlops
-from jaxformer.models.heads.base import Head, ModelOutput, array, pool
+from jaxformer.models.heads.base import Head, array
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.spectrogram import SpectrogramConfig
 from jaxformer.models.vision import VisionConfig
@@ -145,12 +143,6 @@ class CompositeConfig(ModelConfig):
         if "decoder_inputs" in lengths:
             self.decoder.check_lengths({"inputs": lengths["decoder_inputs"]})
 
-    def adapted(self, name, value, source):
-        part, _, rest = name.partition(".")
-        if part not in self.parts or part not in source.parts:
-            return value
-        return self.parts[part].adapted(rest, value, source.parts[part])
-
     # The interface of every model with a decoder --------------------------------------------------
 
     @property
@@ -229,16 +221,13 @@ class CompositeConfig(ModelConfig):
         return self.decoder.remat
 
 
-class Composite(GenerativeModel):
+class Composite(Seq2SeqModel):
     """An encoder model, and a decoder model with cross-attention to its outputs.
 
     References: Rothe et al., 2019, for text encoders and decoders that were trained separately
         (https://arxiv.org/abs/1907.12461); Li et al., 2021, for images
         (https://arxiv.org/abs/2109.10282).
     """
-
-    segments = "decoder_segments"
-    decoder_scope = "decoder"
 
     def __init__(self, key: jax.Array, config: CompositeConfig):
         """Declares all parameters, float32."""
@@ -298,32 +287,6 @@ class Composite(GenerativeModel):
         with scope("decoder"):
             return self.decoder.hidden(inputs, encoder_outputs=encoder_outputs, **options)
 
-    def outputs(self, batch, key=None):
-        encoder_key, decoder_key = split(key, 2)
+    def _encoded(self, batch, key):
         with scope("encoder"):
-            encoder_outputs = self.encoder.outputs(batch, encoder_key).hidden
-            real = self.encoder.valid(batch)
-        names = {"decoder_segments": "segments", "decoder_positions": "positions"}
-        target = {own: batch[name] for name, own in names.items() if name in batch}
-        hidden = self.decode(
-            batch["decoder_inputs"],
-            encoder_outputs,
-            encoder_mask=_encoder_mask(batch, real),
-            key=decoder_key,
-            **target,
-        )
-        valid = self.valid(batch)
-        tied = self.target_embedding.kernel()
-        return ModelOutput(hidden, pool(hidden, valid, "first"), tied, valid)
-
-    def __call__(self, inputs: jax.Array, decoder_inputs: jax.Array, **batch) -> jax.Array:
-        """Returns float32 logits `[B, T, V]` for ids `[B, S]` or images `[B, height, width, C]`."""
-        batch = {self.source: inputs, "decoder_inputs": decoder_inputs, **batch}
-        return self.heads["language_model"].scores(self.outputs(batch))
-
-
-def _encoder_mask(batch: Mapping[str, jax.Array], real: jax.Array | None) -> Mask:
-    """Returns the cross-attention mask: the same segment, or all real states of the encoder."""
-    if "segments" in batch and "decoder_segments" in batch:
-        return Segments(batch["decoder_segments"], batch["segments"])
-    return Mask() if real is None else KeyPadding(real)
+            return self.encoder.outputs(batch, key).hidden, self.encoder.valid(batch)

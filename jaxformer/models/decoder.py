@@ -12,12 +12,13 @@ from jaxformer.checks import check_argument, check_field, check_fields
 from jaxformer.functional.activations import scope
 from jaxformer.functional.masks import Mask, Prefix, Segments, causal
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products
-from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
+from jaxformer.models.heads.base import Batch, Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import LanguageModel
-from jaxformer.models.model import Model, TextModelConfig, assert_tokens
+from jaxformer.models.model import Model, TextModelConfig
 from jaxformer.nn import CrossAttentionConfig, Embedding, Transformer
 from jaxformer.nn.cache import Cache, CacheShape
 from jaxformer.nn.config import SIZE_OR_NONE
+from jaxformer.nn.inputs import assert_tokens
 from jaxformer.nn.layers import normal
 from jaxformer.nn.sublayer import SublayerConfig
 
@@ -201,6 +202,12 @@ class GenerativeModel(Model):
         outputs = ModelOutput(hidden, tied=self.target_embedding.kernel())
         return self.heads["language_model"].scores(outputs)
 
+    def _outputs_from(self, hidden: jax.Array, batch: Batch) -> ModelOutput:
+        """Returns what the heads read of the decoder's hidden states `[B, T, D]` of a batch."""
+        valid = self.valid(batch)
+        tied = self.target_embedding.kernel()
+        return ModelOutput(hidden, pool(hidden, valid, "first"), tied, valid)
+
     def _decoding(self) -> AbstractContextManager:
         return nullcontext() if self.decoder_scope is None else scope(self.decoder_scope)
 
@@ -218,17 +225,14 @@ class Decoder(GenerativeModel):
         std = normal(config.init_std)
         padding_id = config.embeddings.padding_id
         self.embedding = Embedding(keys[0], config.vocab_size, width, std, padding_id)
-        self.transformer = Transformer(
+        self.transformer = config.build_transformer(
             keys[1],
-            config,
-            position=config.position,
-            make_block=partial(config.block.build, sublayers=config.block_sublayers),
+            width,
+            config.block_sublayers,
             make_first=[
                 partial(config.block.build, sublayers=(*config.block_sublayers[:-1], first))
                 for first in config.feed_forward.first_layers
             ],
-            num_layers=config.num_layers,
-            width=width,
             type_sizes=config.type_sizes,
         )
         self.reads_encoder = config.cross_attention is not None
@@ -294,8 +298,7 @@ class Decoder(GenerativeModel):
         names = ("positions", "segments", "prefix")
         options = {name: batch[name] for name in names if name in batch}
         hidden = self.hidden(batch["inputs"], type_ids=batch, key=key, **options)
-        valid = self.valid(batch)
-        return ModelOutput(hidden, pool(hidden, valid, "first"), self.embedding.kernel(), valid)
+        return self._outputs_from(hidden, batch)
 
     def __call__(self, inputs: jax.Array, **options) -> jax.Array:
         """Returns float32 logits `[B, T, V]`; `options` are those of `hidden`."""

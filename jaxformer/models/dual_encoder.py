@@ -158,12 +158,6 @@ class DualEncoderConfig(ModelConfig):
     def check_lengths(self, lengths):
         self.text.check_lengths(lengths)
 
-    def adapted(self, name, value, source):
-        part, _, rest = name.partition(".")
-        if part not in self.parts or part not in source.parts:
-            return value
-        return self.parts[part].adapted(rest, value, source.parts[part])
-
 
 class DualEncoder(Model):
     r"""Two models, and the similarity of their embeddings.

@@ -18,12 +18,7 @@ from jaxformer.functional.positions.schemes import Learned
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import MaskedLanguageModel
-from jaxformer.models.model import (
-    Model,
-    TextModelConfig,
-    assert_tokens,
-    check_default_embeddings,
-)
+from jaxformer.models.model import Model, TextModelConfig, check_default_embeddings
 from jaxformer.models.protein import ContactHead, TokenDropout
 from jaxformer.nn import (
     MLP,
@@ -34,10 +29,10 @@ from jaxformer.nn import (
     Linear,
     SelfAttentionConfig,
     TokenEmbeddings,
-    Transformer,
     VocabularyLogits,
 )
 from jaxformer.nn.documents import real_tokens
+from jaxformer.nn.inputs import assert_tokens
 from jaxformer.nn.layers import normal
 from jaxformer.nn.residual import PostNorm, Residual
 
@@ -119,14 +114,10 @@ class Encoder(Model):
         padding_id = config.embeddings.padding_id
         self.embedding = Embedding(keys[0], config.vocab_size, width, std, padding_id)
         first = config.first_block
-        self.transformer = Transformer(
+        self.transformer = config.build_transformer(
             keys[1],
-            config,
-            position=config.position,
-            make_block=partial(config.block.build, sublayers=config.sublayers),
+            width,
             make_first=[partial(first.build, sublayers=config.sublayers)] if first else [],
-            num_layers=config.num_layers,
-            width=width,
             type_sizes=config.type_sizes,
         )
         has_pooler = config.pooler is not None

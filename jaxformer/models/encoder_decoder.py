@@ -1,8 +1,7 @@
 """The encoder-decoder family: the 2017 Transformer, T5, BART, Marian, by configuration."""
 
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 
@@ -14,11 +13,12 @@ from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.schemes import T5Bias
 from jaxformer.models.decoder import GenerativeModel
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products, vocabulary_products
-from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
+from jaxformer.models.heads.base import Batch, Head, array, build_heads
 from jaxformer.models.heads.vocabulary import LanguageModel
-from jaxformer.models.model import TextModelConfig, assert_tokens, check_default_embeddings
+from jaxformer.models.model import TextModelConfig, check_default_embeddings
 from jaxformer.nn import CrossAttentionConfig, DotProductCrossAttention, Embedding, Transformer
 from jaxformer.nn.config import MOST_LAYERS, SIZE_OR_NONE
+from jaxformer.nn.inputs import assert_tokens
 from jaxformer.nn.layers import normal
 
 _ENCODER_SIZES = {
@@ -159,11 +159,48 @@ class EncoderDecoderConfig(TextModelConfig):
             self.decoder_position.validate_length(lengths["decoder_inputs"])
 
 
-class EncoderDecoder(GenerativeModel):
-    """An encoder, and a causal decoder with cross-attention to the encoder's outputs."""
+class Seq2SeqModel(GenerativeModel):
+    """Base class of models with an encoder and a decoder."""
 
     segments = "decoder_segments"
     decoder_scope = "decoder"
+    source = "inputs"
+    """The array of a batch that the encoder reads."""
+
+    def decode(self, inputs: jax.Array, encoder_outputs: jax.Array, **options: Any) -> jax.Array:
+        """Returns the decoder's hidden states `[B, T, D]` with teacher forcing."""
+        raise NotImplementedError
+
+    def outputs(self, batch, key=None):
+        encoder_key, decoder_key = split(key, 2)
+        encoder_outputs, real = self._encoded(batch, encoder_key)
+        encoder_mask = Mask() if real is None else KeyPadding(real)
+        if "segments" in batch and "decoder_segments" in batch:
+            encoder_mask = Segments(batch["decoder_segments"], batch["segments"])
+        hidden = self.decode(
+            batch["decoder_inputs"],
+            encoder_outputs,
+            encoder_mask=encoder_mask,
+            key=decoder_key,
+            **_options(batch, "decoder_"),
+        )
+        return self._outputs_from(hidden, batch)
+
+    def __call__(self, inputs: jax.Array, decoder_inputs: jax.Array, **batch) -> jax.Array:
+        """Returns float32 logits `[B, T, V]` for the inputs of the encoder, such as ids `[B, S]`.
+
+        `batch` may have other arrays that the model reads: "segments" and "decoder_segments".
+        """
+        batch = {self.source: inputs, "decoder_inputs": decoder_inputs, **batch}
+        return self.heads["language_model"].scores(self.outputs(batch))
+
+    def _encoded(self, batch: Batch, key: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
+        """Returns the encoder outputs of a batch, and which are real; None means all."""
+        raise NotImplementedError
+
+
+class EncoderDecoder(Seq2SeqModel):
+    """An encoder, and a causal decoder with cross-attention to the encoder's outputs."""
 
     def __init__(self, key: jax.Array, config: EncoderDecoderConfig):
         """Declares all parameters, float32."""
@@ -172,29 +209,17 @@ class EncoderDecoder(GenerativeModel):
         std = normal(config.init_std)
         shared = config.share_embeddings
         encoder = config.encoder
-        block = config.block
         encoder_width = width if shared else encoder.embedding_width
         table = std, config.embeddings.padding_id
         self.embedding = Embedding(keys[0], config.vocab_size, encoder_width, *table)
         own = None if shared else Embedding(keys[1], config.vocab_size, width, *table)
         self.decoder_embedding = own
-        self.encoder = Transformer(
-            keys[2],
-            encoder,
-            position=config.position,
-            make_block=partial(block.build, sublayers=config.sublayers),
-            num_layers=config.num_layers,
-            width=encoder_width,
-        )
+        self.encoder = encoder.build_transformer(keys[2], encoder_width)
         own_attention = config.self_attention.for_decoder()
         sublayers = own_attention, config.cross_attention, config.feed_forward
-        self.decoder = Transformer(
-            keys[3],
-            config.decoder,
-            position=config.decoder_position,
-            make_block=partial(block.build, sublayers=sublayers),
-            num_layers=config.decoder_layers,
-            width=width,
+        position = config.decoder_position
+        self.decoder = config.decoder.build_transformer(
+            keys[3], width, sublayers, position=position
         )
         self.heads = build_heads(keys[4], config, config.heads)
         self.dtype = config.dtype
@@ -267,33 +292,9 @@ class EncoderDecoder(GenerativeModel):
     def decoder_transformer(self) -> Transformer:
         return self.decoder
 
-    def outputs(self, batch, key=None):
-        encoder_key, decoder_key = split(key, 2)
-        source = _options(batch, "")
-        target = _options(batch, "decoder_")
-        encoder_outputs = self.encode(batch["inputs"], key=encoder_key, **source)
-        encoder_mask = Mask()
-        if "segments" in source:
-            encoder_mask = KeyPadding(source["segments"] > 0)
-        if "segments" in source and "segments" in target:
-            encoder_mask = Segments(target["segments"], source["segments"])
-        hidden = self.decode(
-            batch["decoder_inputs"],
-            encoder_outputs,
-            encoder_mask=encoder_mask,
-            key=decoder_key,
-            **target,
-        )
-        valid = self.valid(batch)
-        tied = self.target_embedding.kernel()
-        return ModelOutput(hidden, pool(hidden, valid, "first"), tied, valid)
-
-    def __call__(self, inputs: jax.Array, decoder_inputs: jax.Array, **batch) -> jax.Array:
-        """Returns float32 logits `[B, T, V]`; `batch` may contain "segments" and
-        "decoder_segments".
-        """
-        batch = {"inputs": inputs, "decoder_inputs": decoder_inputs, **batch}
-        return self.heads["language_model"].scores(self.outputs(batch))
+    def _encoded(self, batch, key):
+        real = batch["segments"] > 0 if "segments" in batch else None
+        return self.encode(batch["inputs"], key=key, **_options(batch, "")), real
 
 
 def _options(batch, prefix: str) -> dict[str, jax.Array]:

@@ -3,6 +3,7 @@
 import abc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
@@ -10,11 +11,9 @@ import jax
 import numpy as np
 from flax import nnx
 
-from jaxformer.checks import check_argument, check_field
-from jaxformer.functional.arrays import assert_axes, assert_ids, assert_integers
+from jaxformer.checks import check_field
 from jaxformer.functional.dropout import split
 from jaxformer.functional.losses.cross_entropy import LossSums
-from jaxformer.functional.masks import Mask
 from jaxformer.io.components import moved_fields, with_values
 from jaxformer.io.notices import warn_once
 from jaxformer.models.flops import TokenFlops
@@ -27,46 +26,12 @@ from jaxformer.models.heads.base import (
     Predictions,
     Shapes,
 )
-from jaxformer.nn import TokenEmbeddings
+from jaxformer.nn import TokenEmbeddings, Transformer
 from jaxformer.nn.attention import DotProductAttention
 from jaxformer.nn.block import BlockConfig, TransformerBlock
 from jaxformer.nn.config import TextConfig, TransformerConfig
 from jaxformer.nn.feedforward import MLP
 from jaxformer.nn.sublayer import FeedForwardConfig, SelfAttentionConfig, SublayerConfig
-
-
-def assert_tokens(
-    vocab_size: int,
-    inputs: jax.Array,
-    *,
-    positions: jax.Array | None = None,
-    mask: Mask | None = None,
-    **per_token: jax.Array | None,
-) -> None:
-    """Asserts that tokens and their accompanying arrays fit together.
-
-    Args:
-        vocab_size: V.
-        inputs: int `[B, T]`.
-        positions: int `[B or 1, T]` or None.
-        mask: A mask or None.
-        **per_token: Other int arrays `[B, T]` by name, or None.
-
-    Raises:
-        AssertionError: Names the array, its shape or dtype, and the expectation.
-        ArgumentError: Names the argument, its value and the expectation.
-    """
-    sizes = assert_axes(inputs=(inputs, "B T"))
-    assert_ids(vocab_size, inputs=inputs)
-    wanted = "a mask such as KeyPadding(valid), for an array DenseMask(array), or None"
-    check_argument("mask", mask, mask is None or isinstance(mask, Mask), wanted)
-    if positions is not None:
-        assert_axes(sizes, positions=(positions, "B/1 T"))
-        assert_integers(positions=positions)
-    for name, array in per_token.items():
-        if array is not None:
-            assert_axes(sizes, **{name: (array, "B T")})
-            assert_integers(**{name: array})
 
 
 @dataclass(frozen=True)
@@ -153,11 +118,15 @@ class ModelConfig(abc.ABC):
         Returns:
             The shape and dtype of each array, by its name.
         """
-        predicted = lengths["decoder_inputs" if "decoder_inputs" in lengths else "inputs"]
         spec = self.input_spec(rows, lengths)
         for head in self.heads:
-            spec |= head.reads(rows, predicted)
+            spec |= head.reads(rows, self.head_length(head, lengths))
         return spec
+
+    def head_length(self, head: Head, lengths: Mapping[str, int]) -> int:
+        """Returns the length of a head's targets in rows of these lengths."""
+        del head
+        return lengths["decoder_inputs" if "decoder_inputs" in lengths else "inputs"]
 
     def batch_lengths(self, batch: Batch) -> dict[str, int]:
         """Returns the lengths for `batch_spec` of a batch."""
@@ -179,8 +148,10 @@ class ModelConfig(abc.ABC):
         Returns:
             `value` unchanged, or the adapted array.
         """
-        del name, source
-        return value
+        part, _, rest = name.partition(".")
+        if part not in self.parts or part not in source.parts:
+            return value
+        return self.parts[part].adapted(rest, value, source.parts[part])
 
     @property
     def tensor_sizes(self) -> dict[str, int]:
@@ -269,6 +240,19 @@ class TransformerModelConfig(TransformerConfig, ModelConfig, metaclass=_AcceptsM
     def sublayers(self) -> tuple[SublayerConfig, ...]:
         """The sublayers of a block, excluding cross-attention."""
         return self.self_attention, self.feed_forward
+
+    def build_transformer(
+        self,
+        key: jax.Array,
+        width: int,
+        sublayers: tuple[SublayerConfig, ...] | None = None,
+        **options: Any,
+    ) -> Transformer:
+        """Returns new blocks that read embeddings of this width, by default of `sublayers`."""
+        sublayers = self.sublayers if sublayers is None else sublayers
+        make_block = partial(self.block.build, sublayers=sublayers)
+        arguments = {"position": self.position, "num_layers": self.num_layers} | options
+        return Transformer(key, self, make_block=make_block, width=width, **arguments)
 
     def check_lengths(self, lengths):
         self.position.validate_length(lengths["inputs"])

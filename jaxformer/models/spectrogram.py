@@ -1,7 +1,6 @@
 """Encoders over spectrograms (Whisper)."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 import jax
@@ -9,7 +8,6 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.checks import check_field, check_fields
-from jaxformer.functional.activations import with_cache
 from jaxformer.functional.arrays import assert_axes, assert_floating
 from jaxformer.functional.audio.convolution import windows
 from jaxformer.functional.feedforward import gelu
@@ -20,14 +18,13 @@ from jaxformer.functional.positions.fixed_table import SinusoidalTable
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.model import Model, TransformerModelConfig, check_no_windows
-from jaxformer.models.states import STATES, layer_states
+from jaxformer.models.states import with_layers
 from jaxformer.nn import (
     MLP,
     DotProductAttention,
     FeedForwardConfig,
     Linear,
     SelfAttentionConfig,
-    Transformer,
 )
 from jaxformer.nn.config import SIZE
 from jaxformer.nn.layers import normal
@@ -82,11 +79,9 @@ class SpectrogramConfig(TransformerModelConfig):
     def build(self, key):
         return Spectrogram(key, self)
 
-    def batch_spec(self, rows, lengths):
-        spec = self.input_spec(rows, lengths)
-        for head in self.heads:
-            spec |= head.reads(rows, self.num_tokens)
-        return spec
+    def head_length(self, head, lengths):
+        del head, lengths
+        return self.num_tokens
 
     def input_spec(self, rows, lengths):
         del lengths
@@ -122,14 +117,7 @@ class Spectrogram(Model):
                 for own, width in zip(keys[:2], (config.num_mel_bins, dim), strict=True)
             ]
         )
-        self.transformer = Transformer(
-            keys[2],
-            config,
-            position=config.position,
-            make_block=partial(config.block.build, sublayers=config.sublayers),
-            num_layers=config.num_layers,
-            width=dim,
-        )
+        self.transformer = config.build_transformer(keys[2], dim)
         self.heads = build_heads(keys[3], config, config.heads)
         self.config = config
 
@@ -155,14 +143,10 @@ class Spectrogram(Model):
 
     def outputs_of(self, spectrograms: jax.Array, key: jax.Array | None = None) -> ModelOutput:
         """Returns what the heads read, see `hidden`."""
-        layers = None
-        if any(getattr(head, "mixes_layers", False) for head in self.config.heads):
-            run = with_cache(self.hidden, STATES, required=False)
-            hidden, cache = run(spectrograms, key)
+        hidden, layers = with_layers(self.hidden, self.config.heads, spectrograms, key)
+        if layers is not None:
             # The last of them is normalised, as in transformers.
-            layers = jnp.stack([*layer_states(cache)[:-1], hidden])
-        else:
-            hidden = self.hidden(spectrograms, key)
+            layers = jnp.stack([*layers[:-1], hidden])
         return ModelOutput(hidden, pool(hidden, None, "first"), layers=layers)
 
     def outputs(self, batch, key=None):

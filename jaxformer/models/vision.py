@@ -35,7 +35,6 @@ from jaxformer.nn import (
     FeedForwardConfig,
     Linear,
     SelfAttentionConfig,
-    Transformer,
 )
 from jaxformer.nn.config import SIZE
 from jaxformer.nn.layers import normal, parameter
@@ -196,11 +195,9 @@ class VisionConfig(TransformerModelConfig):
     def build(self, key):
         return Vision(key, self)
 
-    def batch_spec(self, rows, lengths):
-        spec = self.input_spec(rows, lengths)
-        for head in self.heads:
-            spec |= head.reads(rows, self.num_patches if head.unit == "patch" else self.num_tokens)
-        return spec
+    def head_length(self, head, lengths):
+        del lengths
+        return self.num_patches if head.unit == "patch" else self.num_tokens
 
     def input_spec(self, rows, lengths):
         del lengths
@@ -247,14 +244,7 @@ class Vision(Model):
         self.register_table = (
             parameter(fresh, registers, ("kinds", "embed"), std) if registers[0] else None
         )
-        self.transformer = Transformer(
-            keys[2],
-            config,
-            position=config.position,
-            make_block=partial(config.block.build, sublayers=config.sublayers),
-            num_layers=config.num_layers,
-            width=dim,
-        )
+        self.transformer = config.build_transformer(keys[2], dim)
         self.pooler = build_pooler(keys[6], config, config.pooler)
         self.heads = build_heads(keys[3], config, config.heads)
         self.config = config

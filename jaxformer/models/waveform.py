@@ -1,7 +1,6 @@
 """Encoders over waveforms (wav2vec 2.0, HuBERT)."""
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar
 
 import jax
@@ -9,7 +8,7 @@ import jax.numpy as jnp
 
 from jaxformer.checks import RATE, check_argument, check_field, check_fields
 from jaxformer.errors import ConfigError
-from jaxformer.functional.activations import tap, with_cache
+from jaxformer.functional.activations import tap
 from jaxformer.functional.arrays import (
     assert_axes,
     assert_bool,
@@ -27,7 +26,7 @@ from jaxformer.models.flops import TokenFlops, attention_flops, block_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.transcript import CTC
 from jaxformer.models.model import Model, TransformerModelConfig, check_no_windows
-from jaxformer.models.states import STATES, layer_states
+from jaxformer.models.states import with_layers
 from jaxformer.nn import (
     MLP,
     DotProductAttention,
@@ -37,7 +36,6 @@ from jaxformer.nn import (
     PostNorm,
     Residual,
     SelfAttentionConfig,
-    Transformer,
 )
 from jaxformer.nn.layers import normal, optional_norm, parameter
 from jaxformer.nn.waveform import (
@@ -130,12 +128,10 @@ class WaveformConfig(TransformerModelConfig):
     def build(self, key):
         return Waveform(key, self)
 
-    def batch_spec(self, rows, lengths):
-        spec = self.input_spec(rows, lengths)
-        frames = self.features.num_frames(lengths["inputs"])
-        for head in self.heads:
-            spec |= head.reads(rows, frames if head.unit == "frame" else lengths.get("targets", 0))
-        return spec
+    def head_length(self, head, lengths):
+        if head.unit == "frame":
+            return self.features.num_frames(lengths["inputs"])
+        return lengths.get("targets", 0)
 
     def batch_lengths(self, batch):
         """Returns the samples, and the labels of transcripts if there are some."""
@@ -196,14 +192,8 @@ class Waveform(Model):
         uniform = lambda key, shape: jax.random.uniform(key, shape, jnp.float32)  # noqa: E731
         self.mask_vector = parameter(keys[3], (dim,), ("embed",), uniform) if masked else None
         self.frame_positions = FramePositions(keys[4], config.position_convolution, dim)
-        self.transformer = Transformer(
-            keys[5],
-            replace(config, adapter=None),  # the blocks' outputs are as wide as they are
-            position=config.position,
-            make_block=partial(config.block.build, sublayers=config.sublayers),
-            num_layers=config.num_layers,
-            width=dim,
-        )
+        # Without the adapter the blocks' outputs are as wide as they are.
+        self.transformer = replace(config, adapter=None).build_transformer(keys[5], dim)
         own, key = config.adapter, jax.random.fold_in(key, 1)
         self.adapter = None if own is None else FrameAdapter(key, own, dim, config.init_std)
         self.heads = build_heads(keys[6], config, config.heads)
@@ -318,13 +308,9 @@ class Waveform(Model):
         adapted: jax.Array | None = None,
     ) -> ModelOutput:
         """Returns what the heads read, see `states`."""
-        layers = None
-        if any(getattr(head, "mixes_layers", False) for head in self.config.heads):
-            run = with_cache(self.states, STATES, required=False)
-            hidden, cache = run(features, valid, masked, key)
-            layers = jnp.stack(layer_states(cache))
-        else:
-            hidden = self.states(features, valid, masked, key, adapted)
+        given = features, valid, masked, key, adapted
+        hidden, layers = with_layers(self.states, self.config.heads, *given)
+        layers = None if layers is None else jnp.stack(layers)
         valid = self.config.output_valid(valid)
         pooled = pool(hidden, valid, "first")
         return ModelOutput(hidden, pooled, valid=valid, features=features, layers=layers)

@@ -231,7 +231,7 @@ class TransformerConfig(abc.ABC):
             wanted = f"a tuple with an entry for each of the {len(self.windows)} in windows"
             check_field(self, "rope_layers", paired, wanted, "model")
             rotates = isinstance(self.position, RoPE)
-            check_field(self, "rope_layers", rotates, "None: position is no RoPE", "model")
+            check_field(self, "rope_layers", rotates, "None: position is not RoPE", "model")
         if self.num_layers % (len(self.windows) * self.layer_repeats):
             raise ConfigError(
                 f"model.num_layers = {self.num_layers} is not divisible by the {len(self.windows)} "

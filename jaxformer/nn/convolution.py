@@ -59,7 +59,7 @@ class ConvolutionBlock(TransformerBlock):
 
     .. math:: y = \mathrm{norm}(\mathrm{block}(x) + f(W * x))
 
-    Tokens meet neighbours of their own document alone, and padding becomes zeros.
+    Tokens meet only neighbours of their document, and padding becomes zeros.
 
     References:
         He et al., DeBERTa, 2021 (https://arxiv.org/abs/2006.03654), appendix A.5.

@@ -122,7 +122,7 @@ class DisentangledAttention(DotProductAttention):
     """Keys meet the vectors, projected as queries (p2c)."""
     share_projections: bool = False
     """The vectors are projected as the tokens' keys and queries are (DeBERTa 2 and 3), not by
-    kernels of their own."""
+    separate kernels."""
     bias: bool = field(default=True, kw_only=True)
     """Biases of the query, key and value projections."""
     output_bias: bool = field(default=True, kw_only=True)

@@ -221,4 +221,4 @@ def _real(x: jax.Array, context: Context) -> jax.Array | None:
     """The tokens that are not padding, bool `[B or 1, T]`; None: all are real."""
     if context.chunk is None:
         return real_tokens(context.mask)
-    return jnp.arange(x.shape[1])[None] < context.chunk.count[:, None]
+    return context.chunk.is_real(x.shape[1])

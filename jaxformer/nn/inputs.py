@@ -17,9 +17,44 @@ from jaxformer.functional.arrays import (
 )
 from jaxformer.functional.dropout import dropout
 from jaxformer.functional.linear import lookup
+from jaxformer.functional.masks import Mask
 from jaxformer.functional.positions.base import Bias, Position
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.layers import Linear, normal, optional_norm, parameter, value_of
+
+
+def assert_tokens(
+    vocab_size: int,
+    inputs: jax.Array,
+    *,
+    positions: jax.Array | None = None,
+    mask: Mask | None = None,
+    **per_token: jax.Array | None,
+) -> None:
+    """Asserts that tokens and their accompanying arrays fit together.
+
+    Args:
+        vocab_size: V.
+        inputs: int `[B, T]`.
+        positions: int `[B or 1, T]` or None.
+        mask: A mask or None.
+        **per_token: Other int arrays `[B, T]` by name, or None.
+
+    Raises:
+        AssertionError: Names the array, its shape or dtype, and the expectation.
+        ArgumentError: Names the argument, its value and the expectation.
+    """
+    sizes = assert_axes(inputs=(inputs, "B T"))
+    assert_ids(vocab_size, inputs=inputs)
+    wanted = "a mask such as KeyPadding(valid), for an array DenseMask(array), or None"
+    check_argument("mask", mask, mask is None or isinstance(mask, Mask), wanted)
+    if positions is not None:
+        assert_axes(sizes, positions=(positions, "B/1 T"))
+        assert_integers(positions=positions)
+    for name, array in per_token.items():
+        if array is not None:
+            assert_axes(sizes, **{name: (array, "B T")})
+            assert_integers(**{name: array})
 
 
 class InputLayer(nnx.Module):

@@ -91,7 +91,7 @@ class LatentAttentionLayer(Attention):
     def attend(self, query_BTNH, key_BSKH, value_BSKH, **options):
         """`[B, T, D]`, from rotated queries, rotated keys `[B, S, 1, R]` and latents."""
         # Few queries meet many latents as they are: the projections are absorbed into the queries
-        # and the outputs. Otherwise each head has keys and values of its own.
+        # and the outputs. Otherwise each head has separate keys and values.
         length, num_keys = query_BTNH.shape[1], key_BSKH.shape[1]
         widths = self.head_dim - self.rope_dim + self.value_dim
         wider = 2 * self.rank + self.rope_dim - self.head_dim - self.value_dim

@@ -198,7 +198,8 @@ class Stack(nnx.Module):
         of the stacked arrays. Layers that are applied repeatedly stay as they are.
         """
         if self.repeats == 1:
-            self.group = nnx.List([jax.tree.map(_stack_of_one, block) for block in self.layers()])
+            blocks = [jax.tree.map(lambda x: x[None], block) for block in self.layers()]
+            self.group = nnx.List(blocks)
 
     def layers(self) -> list[Block]:
         """The blocks in the order in which they are applied, each with its own parameters."""
@@ -272,10 +273,6 @@ def _unstacked(tree, count: int) -> list:
     slices = {id(leaf): [x.squeeze(0) for x in jax.lax.split(leaf, [1] * count)] for leaf in leaves}
     columns = [slices[id(leaf)] for leaf in leaves]
     return [jax.tree.unflatten(structure, row) for row in zip(*columns, strict=True)]
-
-
-def _stack_of_one(x: jax.Array) -> jax.Array:
-    return x[None]
 
 
 def _name_layers(block: nnx.Module):

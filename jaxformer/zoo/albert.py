@@ -27,6 +27,7 @@ from jaxformer.zoo.common.bert_like import (
     NO_POOLER,
     bert,
     body,
+    head_copies,
     named,
 )
 from jaxformer.zoo.common.cross_attention import NO_CROSS_ATTENTION
@@ -162,10 +163,7 @@ FORMATS = (
         ),
         prefix="albert.",
         buffers=("*.position_ids",),
-        copies={
-            "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
-            "predictions.decoder.bias": "predictions.bias",
-        },
+        copies=head_copies("albert", "predictions"),
         # Options of the first program, which its files always have with the same value.
         harmless=("down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"),
         defaults={

@@ -9,6 +9,7 @@ from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks.classes import SequenceClassificationTask, Task
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import PrefixPooler, SpectrogramPatchesConfig
+from jaxformer.zoo.common.basics import BASE_SIZES, SIZES
 from jaxformer.zoo.common.vit_like import LAYOUTS, QKV_BIAS, module_names, names
 from jaxformer.zoo.system import System
 
@@ -72,20 +73,7 @@ FORMATS = (
         config_map=ConfigMap(
             SpectrogramPatchesConfig,
             (
-                *numbers(
-                    {
-                        "num_layers": "num_hidden_layers",
-                        "model_dim": "hidden_size",
-                        "num_heads": "num_attention_heads",
-                        "mlp_dim": "intermediate_size",
-                    },
-                    {
-                        "num_hidden_layers": 12,
-                        "hidden_size": 768,
-                        "num_attention_heads": 12,
-                        "intermediate_size": 3072,
-                    },
-                ),
+                *numbers(SIZES, BASE_SIZES),
                 NormEps(default=1e-12),
                 Activation(default="gelu"),
                 Number("dropout", "hidden_dropout_prob", 0.0),

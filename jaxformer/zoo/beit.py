@@ -17,7 +17,9 @@ from jaxformer.hub.tasks.images import VisualTokensTask
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import NormPooler, VisionConfig, VisualTokens
 from jaxformer.nn import DotProductAttention, PreNorm
+from jaxformer.zoo.common.basics import of_head
 from jaxformer.zoo.common.vit_like import (
+    BACKBONE,
     FIELDS,
     MASKED_LAYOUTS,
     MODULES,
@@ -98,11 +100,6 @@ def _read_scale(hf_config: HFConfig) -> dict[str, Any]:
     return {"residual.layer_scale": initial if initial > 0 else None}
 
 
-def _write_vocabulary(config: VisionConfig) -> dict[str, Any]:
-    sizes = [head.num_tokens for head in config.heads if isinstance(head, VisualTokens)]
-    return {"vocab_size": sizes[0]} if sizes else {}
-
-
 _FIELDS = (
     *FIELDS,
     Number("mlp_dim", "intermediate_size", 3072),
@@ -112,22 +109,21 @@ _FIELDS = (
     Computed(
         _read_scale, lambda config: {"layer_scale_init_value": config.residual.layer_scale or 0.0}
     ),
-    Computed(lambda hf_config: {}, _write_vocabulary),
+    of_head(VisualTokens, {"num_tokens": "vocab_size"}),
 )
-_BIAS = "relative_position_bias.relative_position_bias_table"
+_BIAS = "relative_position_bias"
+_TABLE = f"{_BIAS}.relative_position_bias_table"
 _LAYER = "transformer.stack.group.*"
 _NAMES = {
     **names("beit"),
-    f"{_LAYER}.sublayers.0.position_table": f"beit.encoder.layer.{{}}.attention.attention.{_BIAS}",
+    f"{_LAYER}.sublayers.0.position_table": f"beit.encoder.layer.{{}}.attention.attention.{_TABLE}",
     f"{_LAYER}.scales.0": "beit.encoder.layer.{}.lambda_1",
     f"{_LAYER}.scales.1": "beit.encoder.layer.{}.lambda_2",
-    "transformer.inputs.relative_table": f"beit.encoder.{_BIAS}",
+    "transformer.inputs.relative_table": f"beit.encoder.{_TABLE}",
     "pooler": "beit.pooler.layernorm",
     "heads.visual_tokens.norm": "layernorm",
     "heads.visual_tokens.output": "lm_head",
 }
-
-_BIAS = "relative_position_bias"
 _MODULES = MODULES | {_BIAS: f"attention.attention.{_BIAS}"}
 
 FORMATS = (
@@ -144,17 +140,13 @@ FORMATS = (
         aliases=module_names("beit.", _MODULES),
         buffers=("*relative_position_index",),
         harmless=(
-            "drop_path_rate",
+            *BACKBONE,
             "vocab_size",
             "pool_scales",
             "*auxiliary_*",
             "semantic_loss_ignore_index",
             "add_fpn",
             "segmentation_indices",
-            "reshape_hidden_states",
-            "out_*",
-            "_out_*",
-            "stage_names",
         ),
     ),
 )

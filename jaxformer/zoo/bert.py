@@ -14,6 +14,7 @@ from jaxformer.zoo.common.bert_like import (
     body,
     causal,
     encoder_or_decoder,
+    head_copies,
     named,
 )
 from jaxformer.zoo.common.cross_attention import KEPT_CROSS_ATTENTION
@@ -41,10 +42,7 @@ FORMATS = (
         reads_encoder=True,
         buffers=("*.position_ids",),
         aliases={r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"},
-        copies={
-            "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-            "cls.predictions.decoder.bias": "cls.predictions.bias",
-        },
+        copies=head_copies("bert"),
         harmless=HARMLESS,
     ),
 )

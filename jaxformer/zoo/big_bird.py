@@ -37,6 +37,7 @@ from jaxformer.zoo.common.bert_like import (
     bert,
     body,
     encoder_or_decoder,
+    head_copies,
     named,
 )
 from jaxformer.zoo.common.cross_attention import KEPT_CROSS_ATTENTION
@@ -238,10 +239,7 @@ FORMATS = (
         prefix="bert.",
         flax=FlaxFormat(lacking=_without_pooler),
         buffers=("*.position_ids", "*.token_type_ids"),
-        copies={
-            "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-            "cls.predictions.decoder.bias": "cls.predictions.bias",
-        },
+        copies=head_copies("bert"),
         defaults={
             "vocab_size": 50358,
             "max_position_embeddings": 4096,

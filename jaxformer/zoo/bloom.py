@@ -8,7 +8,8 @@ from jaxformer.hub.model_format import CountedByMask, ModelFormat
 from jaxformer.hub.weights.layouts import PerKeyHead
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.nn import PreNorm, StreamNorm, TokenEmbeddings
-from jaxformer.zoo.common.decoders import HEADS, classes, fused_attention
+from jaxformer.zoo.common.basics import fused_attention
+from jaxformer.zoo.common.decoders import HEADS, classes
 from jaxformer.zoo.common.gpt_like import TIED, gpt
 
 # Feed-forward layers are always four times as wide as the model.

@@ -179,13 +179,11 @@ FORMATS = (
             ),
             text_part(
                 _TEXT_FORMAT,
-                _TEXT_FORMAT.architectures[0],
                 shared=("projection_dim",),
                 older_section="text_config_dict",
             ),
             image_part(
                 _VISION_FORMAT,
-                _VISION_FORMAT.architectures[0],
                 shared=("projection_dim",),
                 older_section="vision_config_dict",
             ),

@@ -9,16 +9,7 @@ from typing import Any
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.base import NoPosition
 from jaxformer.functional.positions.schemes import RoPE
-from jaxformer.hub.fields import (
-    FULL,
-    SLIDING,
-    Activation,
-    Computed,
-    NormEps,
-    Number,
-    read_windows,
-    write_windows,
-)
+from jaxformer.hub.fields import Activation, Computed, NormEps, Number, write_windows
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope, read_rope, write_rope
@@ -26,8 +17,16 @@ from jaxformer.hub.weights.layouts import Same
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import DotProductAttention, Parallel, VocabularyLogits
-from jaxformer.zoo.common.decoders import DecoderMap, classes
-from jaxformer.zoo.common.llama_like import BIASES, FIELDS, FILES, llama, names
+from jaxformer.zoo.common.decoders import CLASSIFIERS, DecoderMap, classes
+from jaxformer.zoo.common.llama_like import (
+    BIASES,
+    FIELDS,
+    FILES,
+    alternating_windows,
+    llama,
+    names,
+    norm_of_each_head,
+)
 from jaxformer.zoo.system import System
 
 _PAIRS = "interleaved"
@@ -96,23 +95,10 @@ SYSTEMS = (
 )
 
 
-def _read_norms(hf_config: HFConfig) -> dict[str, Any]:
-    """Reads the norms of queries and keys, separate ones for each head (Command R+)."""
-    if not hf_config.take("use_qk_norm", False):
-        return {}
-    norm = _norm(eps=hf_config.number("layer_norm_eps"))
-    return {
-        "self_attention.query_key_norm": norm,
-        "self_attention.query_key_norm_over": "each_head",
-    }
-
-
 def _read_layers(hf_config: HFConfig) -> dict[str, Any]:
     """Every layer but each fourth has a window, and only those have RoPE."""
-    count = hf_config.number("num_hidden_layers")
     every = hf_config.number("sliding_window_pattern", 4)
-    kinds = [SLIDING if layer % every else FULL for layer in range(1, count + 1)]
-    windows = read_windows(hf_config, kinds, hf_config.number("sliding_window", None))
+    windows = alternating_windows(hf_config, every, hf_config.number("sliding_window", None))
     rope = read_rope(hf_config, layout=_PAIRS)
     return {
         "windows": windows,
@@ -137,7 +123,6 @@ _WEIGHT_MAP = WeightMap(
     names("input_layernorm"),
     layouts={f"*.{part}_norm.scale": Same() for part in ("query", "key")},
 )
-_WITHOUT = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 _DEFAULTS = {
     "vocab_size": 256_000,
     "hidden_size": 8192,
@@ -158,14 +143,11 @@ FORMATS = (
             (
                 *_FIELDS,
                 Rope(theta=500_000.0, layout=_PAIRS),
-                Computed(
-                    _read_norms,
-                    lambda config: {"use_qk_norm": bool(config.self_attention.query_key_norm)},
-                ),
+                norm_of_each_head("use_qk_norm"),
             ),
         ),
         weight_map=lambda config: _WEIGHT_MAP,
-        architectures=classes("Cohere", without=_WITHOUT),
+        architectures=classes("Cohere", without=CLASSIFIERS),
         defaults=_DEFAULTS,
         **FILES,
     ),
@@ -176,7 +158,7 @@ FORMATS = (
             (*_FIELDS, Computed(_read_layers, _write_layers)),
         ),
         weight_map=lambda config: _WEIGHT_MAP,
-        architectures=classes("Cohere2", without=_WITHOUT),
+        architectures=classes("Cohere2", without=CLASSIFIERS),
         defaults={**_DEFAULTS, "sliding_window": 4096},
         **FILES,
     ),

@@ -30,11 +30,12 @@ from jaxformer.hub.tasks.classes import (
 )
 from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.weights.layouts import PerKeyHead, Taps
-from jaxformer.hub.weights.weight_map import Fused, WeightMap, attention, block
+from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import EncoderConfig, MaskedLanguageModel
 from jaxformer.nn import TokenEmbeddings
 from jaxformer.nn.convolution import ConvolutionBlock
 from jaxformer.nn.disentangled import DisentangledAttention
+from jaxformer.zoo.common.basics import BASE_SIZES, fused_attention
 from jaxformer.zoo.common.bert_like import (
     BIAS,
     BLOCK,
@@ -44,6 +45,7 @@ from jaxformer.zoo.common.bert_like import (
     NO_POOLER,
     bert,
     body,
+    head_copies,
     named,
 )
 from jaxformer.zoo.system import System
@@ -260,8 +262,7 @@ def _fields(version: int) -> tuple:
 
 # Tensors ------------------------------------------------------------------------------------------
 
-_QKV = "deberta.encoder.layer.{}.attention.self."
-_LAYER = "transformer.stack.group.*.sublayers.0."
+_QKV = fused_attention("deberta.encoder.layer.{}.attention.self.in_proj", PerKeyHead())
 _BODY = {
     **{name: tensor for name, tensor in body("deberta").items() if name != "pooler"},
     "pooler": "pooler.dense",
@@ -311,8 +312,7 @@ def _weight_map(version: int, newer_head: bool, config: EncoderConfig) -> Weight
     whole = WeightMap(names) if newer_head else named(names, BIAS, config)
     if version > 1:
         return replace(whole, layouts={"*.convolution.kernel": Taps()})
-    kernels = tuple(f"{_LAYER}attention.{part}" for part in ("query", "key", "value"))
-    return replace(whole, fused=(Fused(kernels, f"{_QKV}in_proj", PerKeyHead()),))
+    return replace(whole, fused=(_QKV,))
 
 
 def _bound(
@@ -366,21 +366,13 @@ def _format(
             r"^lm_predictions\.lm_head\.(dense|LayerNorm)\.": r"cls.predictions.transform.\1.",
             r"^lm_predictions\.lm_head\.bias$": "cls.predictions.bias",
         },
-        copies={
-            "cls.predictions.decoder.weight": "deberta.embeddings.word_embeddings.weight",
-            "cls.predictions.decoder.bias": "cls.predictions.bias",
-        },
+        copies=head_copies("deberta"),
         defaults=sizes | {"layer_norm_eps": 1e-7, "pad_token_id": 0},
         harmless=("cls_dropout", "legacy", "padding_idx", "pooler_dropout", "pooler_hidden_act"),
     )
 
 
-_BASE = {
-    "vocab_size": 50265,
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-}
+_BASE = BASE_SIZES | {"vocab_size": 50265}
 _XLARGE = {
     "vocab_size": 128100,
     "hidden_size": 1536,

@@ -1,6 +1,5 @@
 """Counts what a model consists of: its sizes, its parameters by part, its FLOPs."""
 
-import math
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -136,7 +135,7 @@ def parameters_by_part(config: ModelConfig) -> dict[str, int]:
     counts = dict.fromkeys(("embedding", *PARTS, OTHER), 0)
     for name, shape in AbstractModel(config.build).shapes.items():
         first, _, rest = name.partition(".")
-        counts[_part(rest if first in config.parts else name)] += math.prod(shape.shape)
+        counts[_part(rest if first in config.parts else name)] += shape.size
     return {part: count for part, count in counts.items() if count}
 
 

@@ -8,12 +8,13 @@ from jaxformer.hub.flax_format import Difference, FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks.classes import SequenceClassificationTask, Task
-from jaxformer.hub.weights.layouts import Concatenated
-from jaxformer.hub.weights.weight_map import Fused, WeightMap
+from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import VisionConfig
+from jaxformer.zoo.common.basics import fused_gate
 from jaxformer.zoo.common.vit_like import (
     ATTENTION,
     ATTENTION_MODULES,
+    BACKBONE,
     FIELDS,
     LAYOUTS,
     ONE_TOKEN,
@@ -64,17 +65,12 @@ _BLOCK = {
 
 def _weight_map(config: VisionConfig) -> WeightMap:
     """The names of the tensors; SwiGLU's gate and first layer are one tensor."""
-    up, gate, down = (f"sublayers.1.{part}" for part in ("up", "gate", "down"))
+    up, down = (f"sublayers.1.{part}" for part in ("up", "down"))
     if not config.feed_forward.gated:
         return WeightMap(
             names("dinov2", _BLOCK | {up: "mlp.fc1", down: "mlp.fc2"}), layouts=LAYOUTS
         )
-    layer = "transformer.stack.group.*"
-    joined = Fused(
-        (f"{layer}.{gate}", f"{layer}.{up}"),
-        "dinov2.encoder.layer.{}.mlp.weights_in",
-        Concatenated(),
-    )
+    joined = fused_gate("dinov2.encoder.layer.{}.mlp.weights_in")
     own = names("dinov2", _BLOCK | {down: "mlp.weights_out"})
     return WeightMap(own, fused=(joined,), layouts=LAYOUTS)
 
@@ -98,15 +94,6 @@ FORMATS = (
             )
         ),
         defaults={"patch_size": 14, "layer_norm_eps": 1e-6},
-        harmless=(
-            "drop_path_rate",
-            "apply_layernorm",
-            "intermediate_size",
-            "pooler_*",
-            "reshape_hidden_states",
-            "out_*",
-            "_out_*",
-            "stage_names",
-        ),
+        harmless=(*BACKBONE, "apply_layernorm", "intermediate_size", "pooler_*"),
     ),
 )

@@ -13,10 +13,11 @@ from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks.classes import Task
 from jaxformer.hub.weights.layouts import Constant, Patches, Same
-from jaxformer.hub.weights.weight_map import WeightMap, attention, block
+from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import VisionConfig
 from jaxformer.nn import MLP, DotProductAttention, PreNorm
-from jaxformer.zoo.common.vit_like import read_patches, write_patches
+from jaxformer.zoo.common.basics import SIZES, projections
+from jaxformer.zoo.common.vit_like import BACKBONE, read_patches, write_patches
 from jaxformer.zoo.system import System
 
 _dinov3 = partial(VisionConfig, interpolate_positions=True, mask_token=True, heads=())
@@ -108,15 +109,7 @@ def _write_biases(config: VisionConfig) -> dict[str, Any]:
 
 
 _FIELDS = (
-    *numbers(
-        {
-            "num_layers": "num_hidden_layers",
-            "model_dim": "hidden_size",
-            "num_heads": "num_attention_heads",
-            "mlp_dim": "intermediate_size",
-            "channels": "num_channels",
-        }
-    ),
+    *numbers(SIZES | {"channels": "num_channels"}),
     NormEps(default=1e-5),
     Activation(default="gelu"),
     Number("self_attention.dropout", "attention_dropout", 0.0),
@@ -136,13 +129,7 @@ _NAMES = {
         "transformer",
         "layer.{}",
         {
-            **attention(
-                0,
-                query="attention.q_proj",
-                key="attention.k_proj",
-                value="attention.v_proj",
-                output="attention.o_proj",
-            ),
+            **projections("attention", "o_proj"),
             "norms.0": "norm1",
             "scales.0": "layer_scale1.lambda1",
             "sublayers.1.up": "mlp.up_proj",
@@ -178,17 +165,8 @@ FORMATS = (
         weight_map=_weight_map,
         architectures=(Architecture("DINOv3ViTModel", Task()),),
         aliases={r"^model\.layer\.": "layer."},
-        harmless=(
-            "apply_layernorm",
-            "drop_path_rate",
-            "out_*",
-            "_out_*",
-            # The others act only in training.
-            "pos_embed_*",
-            "reshape_hidden_states",
-            "return_class_token",
-            "stage_names",
-        ),
+        # The second acts only in training.
+        harmless=(*BACKBONE, "pos_embed_*", "apply_layernorm", "return_class_token"),
         defaults={
             "hidden_size": 384,
             "intermediate_size": 1536,

@@ -2,14 +2,12 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax.numpy as jnp
 
 from jaxformer.functional.losses.cross_entropy import binary_cross_entropy
-from jaxformer.hub.fields import Computed, ConfigMap, read_activation
+from jaxformer.hub.fields import ConfigMap, read_activation
 from jaxformer.hub.flax_format import Difference, FlaxFormat
-from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks.classes import (
     MaskedLMTask,
@@ -33,6 +31,7 @@ from jaxformer.zoo.common.bert_like import (
     LABELS,
     body,
     causal,
+    embedding_size,
     encoder_or_decoder,
     over_vocabulary,
 )
@@ -71,18 +70,7 @@ class _MultipleChoiceTask(MultipleChoiceTask):
         )
 
 
-def _read_embedding(hf_config: HFConfig) -> dict[str, Any]:
-    """Reads the embedding, which may be narrower than the model."""
-    width = hf_config.number("embedding_size", 128)
-    return {"embeddings.dim": None if width == hf_config.number("hidden_size") else width}
-
-
-_FIELDS = (
-    ENCODER_OR_DECODER,
-    KEPT_CROSS_ATTENTION,
-    *FIELDS,
-    Computed(_read_embedding, lambda config: {"embedding_size": config.embedding_width}),
-)
+_FIELDS = (ENCODER_OR_DECODER, KEPT_CROSS_ATTENTION, *FIELDS, embedding_size(128))
 _DISCRIMINATOR = {
     "heads.tags.dense.linear": "discriminator_predictions.dense",
     "heads.tags.output": "discriminator_predictions.dense_prediction",

@@ -20,6 +20,7 @@ from jaxformer.zoo.common.bert_like import (
     body,
     causal,
     encoder_or_decoder,
+    head_copies,
     named,
 )
 from jaxformer.zoo.common.cross_attention import KEPT_CROSS_ATTENTION
@@ -82,10 +83,7 @@ FORMATS = (
         prefix="ernie.",
         reads_encoder=True,
         buffers=("*.position_ids",),
-        copies={
-            "cls.predictions.decoder.weight": "ernie.embeddings.word_embeddings.weight",
-            "cls.predictions.decoder.bias": "cls.predictions.bias",
-        },
+        copies=head_copies("ernie"),
         harmless=HARMLESS,
     ),
 )

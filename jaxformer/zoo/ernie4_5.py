@@ -5,7 +5,7 @@ from jaxformer.hub.fields import Activation, Number, Value
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap
-from jaxformer.zoo.common.decoders import DecoderMap, classes
+from jaxformer.zoo.common.decoders import CLASSIFIERS, DecoderMap, classes
 from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, FILES, NAMES, llama
 from jaxformer.zoo.system import System
 
@@ -44,10 +44,7 @@ FORMATS = (
         model_type="ernie4_5",
         config_map=DecoderMap(llama, _FIELDS),
         weight_map=lambda config: WeightMap(NAMES),
-        architectures=classes(
-            "Ernie4_5",
-            without=("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
-        ),
+        architectures=classes("Ernie4_5", without=CLASSIFIERS),
         harmless=("attention_dropout",),
         defaults={
             **DEFAULTS,

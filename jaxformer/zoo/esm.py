@@ -1,6 +1,5 @@
 """ESM-2 and ESM-1b: BERT over the residues of proteins, with norms before the sublayers."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -27,15 +26,16 @@ from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import EncoderConfig, MaskedLanguageModel
 from jaxformer.models.protein import TokenDropout
 from jaxformer.nn import DotProductAttention, PreNorm, TokenEmbeddings
+from jaxformer.zoo.common.basics import BASE_SIZES, NUMBERS
 from jaxformer.zoo.common.bert_like import (
     BLOCK,
     LABELS,
+    LM_HEAD,
     NO_POOLER,
     ROBERTA_POSITIONS,
     body,
-    over_vocabulary,
+    with_classifier,
 )
-from jaxformer.zoo.common.llama_like import NUMBERS
 from jaxformer.zoo.system import System
 
 _SOURCE = "Lin et al., 2022, table S1, https://doi.org/10.1101/2022.07.20.500902"
@@ -151,27 +151,19 @@ def _fitted(config: EncoderConfig, files: Tensors) -> EncoderConfig:
 
 
 _NORMS = {"norms.0": "attention.LayerNorm", "norms.1": "LayerNorm"}
-_LM_HEAD = over_vocabulary(
-    dense="lm_head.dense",
-    norm="lm_head.layer_norm",
-    kernel="lm_head.decoder.weight",
-    bias="lm_head.bias",
-)
-_NAMES: Mapping[str, str] = {
+_NAMES = {
     **body("esm"),
     **block("transformer", "esm.encoder.layer.{}", BLOCK | _NORMS),
     "transformer.inputs.embedding_norm": "esm.embeddings.layer_norm",
     "transformer.final_norm": "esm.encoder.emb_layer_norm_after",
     "contact_head.regression": "esm.contact_head.regression",
     **LABELS,
-    **_LM_HEAD,
+    **LM_HEAD,
 }
 
 
 def _weight_map(config: EncoderConfig) -> WeightMap:
-    names = dict(_NAMES)
-    if any(head.name == "label" for head in config.heads):
-        names |= {"pooler": "classifier.dense", "heads.label.output": "classifier.out_proj"}
+    names = with_classifier(_NAMES, config)
     if not isinstance(config.position, RoPE):
         return WeightMap(names)
     table = Constant(_frequencies(config).shape, partial(_frequencies, config))
@@ -220,10 +212,7 @@ FORMATS = (
         fitted=_fitted,
         fitted_fields=("position",),
         defaults={
-            "hidden_size": 768,
-            "num_hidden_layers": 12,
-            "num_attention_heads": 12,
-            "intermediate_size": 3072,
+            **BASE_SIZES,
             "max_position_embeddings": 1026,
             "vocab_size": 33,
             "pad_token_id": 1,

@@ -28,7 +28,8 @@ from jaxformer.hub.tasks.classes import (
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import Classification, Dense, EncoderConfig, MaskedLanguageModel
 from jaxformer.nn import MLP, DotProductAttention, PreNorm, TokenEmbeddings, VocabularyLogits
-from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FILES, NUMBERS, names
+from jaxformer.zoo.common.basics import BASE_SIZES, NUMBERS
+from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FILES, names
 from jaxformer.zoo.system import System
 
 _eurobert = partial(
@@ -136,12 +137,9 @@ FORMATS = (
         # The sequence classifier reads the pooling; the names of tokens are the tokenizer's.
         harmless=("classifier_pooling", "max_position_embeddings", "*_token"),
         defaults=DEFAULTS
+        | BASE_SIZES
         | {
             "vocab_size": 128256,
-            "hidden_size": 768,
-            "intermediate_size": 3072,
-            "num_hidden_layers": 12,
-            "num_attention_heads": 12,
             "max_position_embeddings": 8192,
             "hidden_act": "silu",
             "rms_norm_eps": 1e-5,

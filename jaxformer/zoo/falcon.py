@@ -19,7 +19,7 @@ from jaxformer.models.model import ModelConfig
 from jaxformer.nn import Parallel, PreNorm, Residual, TokenEmbeddings
 from jaxformer.zoo.bloom import BLOCK, QUERY_KEY_VALUE, names
 from jaxformer.zoo.common.decoders import classes
-from jaxformer.zoo.common.gpt_like import NEOX_NUMBERS, TIED, gpt
+from jaxformer.zoo.common.gpt_like import NEOX_NUMBERS, TIED, gpt, inner_width
 
 
 def _read_position(hf_config: HFConfig) -> dict[str, Any]:
@@ -71,18 +71,13 @@ def _write_arrangement(config: DecoderConfig) -> dict[str, Any]:
     }
 
 
-def _read_mlp_dim(hf_config: HFConfig) -> dict[str, Any]:
-    width = hf_config.number("ffn_hidden_size", None)
-    return {"mlp_dim": width or 4 * hf_config.number("hidden_size")}
-
-
 _FIELDS = (
     Expect("apply_residual_connection_post_layernorm", False),
     *numbers(NEOX_NUMBERS),
     TIED,
     Flag("self_attention.bias", "bias", also=("self_attention.output_bias", "feed_forward.bias")),
     Computed(_read_arrangement, _write_arrangement),
-    Computed(_read_mlp_dim, lambda config: {"ffn_hidden_size": config.mlp_dim}),
+    inner_width("ffn_hidden_size"),
     Computed(_read_position, _write_position),
     Activation(theirs="activation", default="gelu"),
     NormEps(theirs="layer_norm_epsilon"),

@@ -18,7 +18,6 @@ from jaxformer.hub.fields import (
     Expect,
     NormEps,
     Number,
-    read_windows,
     resolved,
     write_windows,
 )
@@ -32,7 +31,16 @@ from jaxformer.models import DecoderConfig, EncoderConfig
 from jaxformer.nn import MLP, SandwichNorm, TokenEmbeddings
 from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.encoders import standalone_encoder
-from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FIELDS, FILES, NAMES, llama, names
+from jaxformer.zoo.common.llama_like import (
+    BIASES,
+    DEFAULTS,
+    FIELDS,
+    FILES,
+    NAMES,
+    alternating_windows,
+    llama,
+    names,
+)
 from jaxformer.zoo.system import System
 
 SYSTEMS = (
@@ -81,13 +89,10 @@ def read_alternating(hf_config: HFConfig, every: int, window: int | None = None)
     """Returns the fields of a model in which all layers except every `every`-th have a window."""
     # Some files repeat the activation here.
     hf_config.expect("hidden_act", None, hf_config.take("hidden_activation"))
-    count = hf_config.number("num_hidden_layers")
-    kinds = [SLIDING if layer % every else FULL for layer in range(1, count + 1)]
+    window = window or hf_config.number("sliding_window", None)
     return {
         "self_attention.scale": hf_config.number("query_pre_attn_scalar") ** -0.5,
-        "windows": read_windows(
-            hf_config, kinds, window or hf_config.number("sliding_window", None)
-        ),
+        "windows": alternating_windows(hf_config, every, window),
     }
 
 

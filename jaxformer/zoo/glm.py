@@ -8,10 +8,10 @@ from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.fields import Activation, Value
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
-from jaxformer.hub.weights.layouts import Concatenated
-from jaxformer.hub.weights.weight_map import Fused, WeightMap
+from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import DotProductAttention, SandwichNorm
+from jaxformer.zoo.common.basics import fused_gate
 from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, FILES, NAMES, llama, names
 from jaxformer.zoo.system import System
@@ -52,11 +52,7 @@ _SECOND_NAMES = names(
     "post_attention_layernorm",
     "post_mlp_layernorm",
 )
-_UP = Fused(
-    tuple(f"transformer.stack.group.*.sublayers.1.{part}" for part in ("gate", "up")),
-    "model.layers.{}.mlp.gate_up_proj",
-    Concatenated(),
-)
+_UP = fused_gate("model.layers.{}.mlp.gate_up_proj")
 _DEFAULTS = {
     **DEFAULTS,
     "vocab_size": 151_552,

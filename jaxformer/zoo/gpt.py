@@ -11,8 +11,9 @@ from jaxformer.hub.weights.layouts import Concatenated, InOut
 from jaxformer.hub.weights.weight_map import Fused, WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import PostNorm
+from jaxformer.zoo.common.basics import fused_attention
 from jaxformer.zoo.common.cross_attention import KEPT_CROSS_ATTENTION, keeps_cross_attention
-from jaxformer.zoo.common.decoders import HEADS, classes, fused_attention
+from jaxformer.zoo.common.decoders import HEADS, classes
 from jaxformer.zoo.common.gpt_like import (
     BLOCK,
     DEFAULTS,

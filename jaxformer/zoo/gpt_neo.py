@@ -15,16 +15,12 @@ from jaxformer.hub.fields import (
 )
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
-from jaxformer.hub.weights.weight_map import WeightMap, attention, block
+from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import DotProductAttention
+from jaxformer.zoo.common.basics import projections
 from jaxformer.zoo.common.decoders import HEADS, classes
-from jaxformer.zoo.common.gpt_like import BLOCK, HARMLESS, TIED, gpt
-
-
-def _read_mlp_dim(hf_config: HFConfig) -> dict[str, Any]:
-    width = hf_config.number("intermediate_size", None)
-    return {"mlp_dim": width or 4 * hf_config.number("hidden_size")}
+from jaxformer.zoo.common.gpt_like import BLOCK, HARMLESS, TIED, gpt, inner_width
 
 
 def _read_windows(hf_config: HFConfig) -> dict[str, Any]:
@@ -72,24 +68,17 @@ _FIELDS = (
         {"embed_dropout": None},
     ),
     TIED,
-    Computed(_read_mlp_dim, lambda config: {"intermediate_size": config.mlp_dim}),
+    inner_width("intermediate_size"),
     LearnedPositions(),
     Computed(_read_windows, _write_windows),
     Activation(theirs="activation_function", default="gelu_new"),
     NormEps(theirs="layer_norm_epsilon"),
 )
-_ATTENTION = attention(
-    0,
-    query="attn.attention.q_proj",
-    key="attn.attention.k_proj",
-    value="attn.attention.v_proj",
-    output="attn.attention.out_proj",
-)
 _WEIGHT_MAP = WeightMap(
     {
         "embedding": "transformer.wte",
         "transformer.inputs.position_table": "transformer.wpe.weight",
-        **block("transformer", "transformer.h.{}", BLOCK | _ATTENTION),
+        **block("transformer", "transformer.h.{}", BLOCK | projections("attn.attention")),
         "transformer.final_norm": "transformer.ln_f",
         **HEADS,
     }

@@ -6,16 +6,7 @@ from typing import Any
 from jaxformer.functional.experts.routing import ClampedSwiGLU, TopKSoftmax
 from jaxformer.functional.positions.rope_scaling import YaRN
 from jaxformer.functional.positions.schemes import RoPE
-from jaxformer.hub.fields import (
-    FULL,
-    SLIDING,
-    Computed,
-    Constant,
-    Number,
-    Value,
-    read_windows,
-    write_windows,
-)
+from jaxformer.hub.fields import Computed, Constant, Number, Value, write_windows
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
@@ -26,7 +17,14 @@ from jaxformer.nn import DotProductAttention
 from jaxformer.nn.experts import Experts
 from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.experts import expert_fields
-from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, FILES, NAMES, llama
+from jaxformer.zoo.common.llama_like import (
+    DEFAULTS,
+    FIELDS,
+    FILES,
+    NAMES,
+    alternating_windows,
+    llama,
+)
 from jaxformer.zoo.system import System
 
 _THETA = 150_000.0
@@ -83,9 +81,8 @@ SYSTEMS = (
 
 def _read_layers(hf_config: HFConfig) -> dict[str, Any]:
     """Every other layer has a window, from the first one on."""
-    count = hf_config.number("num_hidden_layers")
-    kinds = [FULL if layer % 2 else SLIDING for layer in range(count)]
-    return {"windows": read_windows(hf_config, kinds, hf_config.number("sliding_window", None))}
+    window = hf_config.number("sliding_window", None)
+    return {"windows": alternating_windows(hf_config, 2, window)}
 
 
 _INNER = "transformer.stack.group.*.sublayers.1"

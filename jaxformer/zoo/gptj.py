@@ -7,8 +7,9 @@ from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.fields import Computed, Expect
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
-from jaxformer.hub.weights.weight_map import WeightMap, attention, block
+from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.nn import DotProductAttention, Parallel, VocabularyLogits
+from jaxformer.zoo.common.basics import projections
 from jaxformer.zoo.common.decoders import HEADS, DecoderMap, classes
 from jaxformer.zoo.common.gpt_like import DEFAULTS, FEED_FORWARD, FIELDS, FILES, HARMLESS, gpt
 from jaxformer.zoo.system import System
@@ -61,13 +62,7 @@ _FIELDS = (
 )
 _BLOCK = {
     "norms.0": "ln_1",
-    **attention(
-        0,
-        query="attn.q_proj",
-        key="attn.k_proj",
-        value="attn.v_proj",
-        output="attn.out_proj",
-    ),
+    **projections("attn"),
     "sublayers.1.up": "mlp.fc_in",
     "sublayers.1.down": "mlp.fc_out",
 }

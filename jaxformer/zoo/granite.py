@@ -9,7 +9,7 @@ from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import DotProductAttention, PreNorm, TokenEmbeddings, VocabularyLogits
-from jaxformer.zoo.common.decoders import DecoderMap, classes
+from jaxformer.zoo.common.decoders import CLASSIFIERS, DecoderMap, classes
 from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FIELDS, FILES, NAMES, llama
 from jaxformer.zoo.system import System
 
@@ -66,10 +66,7 @@ FORMATS = (
         model_type="granite",
         config_map=DecoderMap(llama, _FIELDS),
         weight_map=lambda config: WeightMap(NAMES),
-        architectures=classes(
-            "Granite",
-            without=("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
-        ),
+        architectures=classes("Granite", without=CLASSIFIERS),
         defaults=DEFAULTS,
         **FILES,
     ),

@@ -32,7 +32,7 @@ from jaxformer.hub.tasks.classes import (
 )
 from jaxformer.hub.tasks.multiple_choice import FirstTokenChoiceTask
 from jaxformer.hub.weights.layouts import Concatenated
-from jaxformer.hub.weights.weight_map import Fused, WeightMap, block
+from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import (
     Classification,
     Dense,
@@ -44,6 +44,7 @@ from jaxformer.models import (
 )
 from jaxformer.models.heads.labels import Pooling
 from jaxformer.nn import MLP, PreNorm
+from jaxformer.zoo.common.basics import NUMBERS, fused_attention, fused_gate
 
 _BASES = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)}
 
@@ -105,13 +106,7 @@ _POOLINGS = {"first": "cls", "mean": "mean"}
 _FIELDS = (
     Computed(_read_windows, _write_windows),
     *numbers(
-        {
-            "num_layers": "num_hidden_layers",
-            "model_dim": "hidden_size",
-            "num_heads": "num_attention_heads",
-            "mlp_dim": "intermediate_size",
-            "vocab_size": "vocab_size",
-        },
+        NUMBERS,
         {
             "num_hidden_layers": 22,
             "hidden_size": 768,
@@ -218,11 +213,9 @@ _NAMES = {
     **{f"heads.{head}.dense.norm": "head.norm" for head in _LABEL_HEADS},
     **{f"heads.{head}.output": "classifier" for head in _LABEL_HEADS},
 }
-_LAYER = "transformer.stack.group.*.sublayers"
-_QKV = tuple(f"{_LAYER}.0.attention.{part}" for part in ("query", "key", "value"))
 _FUSED = (
-    Fused(_QKV, "model.layers.{}.attn.Wqkv", Concatenated()),
-    Fused((f"{_LAYER}.1.gate", f"{_LAYER}.1.up"), "model.layers.{}.mlp.Wi", Concatenated()),
+    fused_attention("model.layers.{}.attn.Wqkv", Concatenated()),
+    fused_gate("model.layers.{}.mlp.Wi"),
 )
 
 FORMATS = (

@@ -16,8 +16,9 @@ from jaxformer.zoo.common.bert_like import (
     TOKEN_TYPES,
     bert,
     body,
+    head_copies,
     roberta_architectures,
-    with_classifier,
+    roberta_weight_map,
 )
 from jaxformer.zoo.common.cross_attention import NO_CROSS_ATTENTION
 
@@ -47,15 +48,12 @@ FORMATS = (
         config_map=ConfigMap(
             partial(bert, embeddings=TokenEmbeddings(), relative_position=_BIAS), _FIELDS
         ),
-        weight_map=lambda config: with_classifier(dict(_NAMES), config),
+        weight_map=partial(roberta_weight_map, _NAMES),
         architectures=roberta_architectures("MPNet"),
         prefix="mpnet.",
         positions=CountedByIds(),
         buffers=("*.position_ids",),
-        copies={
-            "lm_head.decoder.weight": "mpnet.embeddings.word_embeddings.weight",
-            "lm_head.decoder.bias": "lm_head.bias",
-        },
+        copies=head_copies("mpnet", "lm_head"),
         defaults={"vocab_size": 30527, "pad_token_id": _PADDING_ID},
         harmless=("type_vocab_size",),
     ),

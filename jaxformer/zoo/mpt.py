@@ -12,7 +12,8 @@ from jaxformer.hub.weights.layouts import Concatenated
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import MLP, DotProductAttention
-from jaxformer.zoo.common.decoders import HEADS, classes, fused_attention
+from jaxformer.zoo.common.basics import fused_attention
+from jaxformer.zoo.common.decoders import HEADS, classes
 from jaxformer.zoo.common.gpt_like import TIED, gpt
 
 

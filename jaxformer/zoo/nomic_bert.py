@@ -23,11 +23,18 @@ from jaxformer.hub.tasks.classes import (
     TokenClassificationTask,
 )
 from jaxformer.hub.weights.layouts import Concatenated
-from jaxformer.hub.weights.weight_map import Fused, WeightMap, block
+from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import EncoderConfig
 from jaxformer.nn import MLP, DotProductAttention
-from jaxformer.zoo.common.bert_like import BIAS, LABELS, TOKEN_TYPES, named, over_vocabulary
-from jaxformer.zoo.common.llama_like import NUMBERS
+from jaxformer.zoo.common.basics import BASE_SIZES, NUMBERS, fused_attention
+from jaxformer.zoo.common.bert_like import (
+    BIAS,
+    LABELS,
+    TOKEN_TYPES,
+    head_copies,
+    named,
+    over_vocabulary,
+)
 from jaxformer.zoo.system import System
 
 _nomic_bert = partial(
@@ -124,16 +131,11 @@ _NAMES = {
         bias=BIAS,
     ),
 }
-_ATTENTION = "transformer.stack.group.*.sublayers.0.attention"
-_QKV = Fused(
-    tuple(f"{_ATTENTION}.{part}" for part in ("query", "key", "value")),
-    f"{_LAYER}.attn.Wqkv",
-    Concatenated(),
-)
 
 
 def _weight_map(config: EncoderConfig) -> WeightMap:
-    return named(_NAMES, BIAS, config) | WeightMap({}, fused=(_QKV,))
+    fused = fused_attention(f"{_LAYER}.attn.Wqkv", Concatenated())
+    return replace(named(_NAMES, BIAS, config), fused=(fused,))
 
 
 FORMATS = (
@@ -153,10 +155,7 @@ FORMATS = (
         ),
         prefix="nomic_bert.",
         buffers=("*.inv_freq", "*.position_ids"),
-        copies={
-            "cls.predictions.decoder.weight": "nomic_bert.embeddings.word_embeddings.weight",
-            "cls.predictions.decoder.bias": BIAS,
-        },
+        copies=head_copies("nomic_bert"),
         harmless=(
             "dense_seq_output",
             "embd_pdrop",
@@ -172,11 +171,8 @@ FORMATS = (
         ),
         synonyms=_SYNONYMS,
         defaults={
+            **BASE_SIZES,
             "vocab_size": 30528,
-            "hidden_size": 768,
-            "num_hidden_layers": 12,
-            "num_attention_heads": 12,
-            "intermediate_size": 3072,
             "max_position_embeddings": 2048,
             "hidden_act": "silu",
             "pad_token_id": 0,

@@ -9,15 +9,7 @@ from typing import Any
 from jaxformer.functional.norms import RMSNorm
 from jaxformer.functional.positions.rope_scaling import YaRN
 from jaxformer.functional.positions.schemes import RoPE
-from jaxformer.hub.fields import (
-    FULL,
-    SLIDING,
-    Activation,
-    Computed,
-    NormEps,
-    read_windows,
-    write_windows,
-)
+from jaxformer.hub.fields import FULL, SLIDING, Activation, Computed, write_windows
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope, read_layer_ropes, write_layer_ropes
@@ -25,7 +17,16 @@ from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import BranchNorm, DotProductAttention
 from jaxformer.zoo.common.decoders import DecoderMap, classes
-from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FIELDS, FILES, llama, names
+from jaxformer.zoo.common.llama_like import (
+    BIASES,
+    DEFAULTS,
+    FIELDS,
+    FILES,
+    QUERY_KEY_NORM,
+    alternating_windows,
+    llama,
+    names,
+)
 from jaxformer.zoo.system import System
 
 _olmo = partial(
@@ -62,7 +63,7 @@ SYSTEMS = (
 
 _FIELDS = (
     *FIELDS,
-    NormEps(theirs="rms_norm_eps", make=RMSNorm, also=("self_attention.query_key_norm",)),
+    QUERY_KEY_NORM,
     Activation(default="silu"),
     BIASES,
 )
@@ -72,9 +73,7 @@ _BASES = {FULL: ("rope_theta", _THETA), SLIDING: (None, _THETA)}
 
 def _read_layers(hf_config: HFConfig) -> dict[str, Any]:
     """Every fourth layer has full attention, and only these have scaled RoPE."""
-    count = hf_config.number("num_hidden_layers")
-    kinds = [SLIDING if layer % 4 else FULL for layer in range(1, count + 1)]
-    windows = read_windows(hf_config, kinds, hf_config.number("sliding_window", None))
+    windows = alternating_windows(hf_config, 4, hf_config.number("sliding_window", None))
     ropes = read_layer_ropes(hf_config, _BASES, scaled=(FULL,))
     return {
         "windows": windows,

@@ -5,15 +5,23 @@ from functools import partial
 from jaxformer.functional.experts.losses import BalanceLoss, ZLoss
 from jaxformer.functional.experts.routing import SoftmaxTopK
 from jaxformer.functional.norms import RMSNorm
-from jaxformer.hub.fields import Activation, Expect, NormEps
+from jaxformer.hub.fields import Activation, Expect
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.nn import DotProductAttention
 from jaxformer.nn.experts import Experts
-from jaxformer.zoo.common.decoders import DecoderMap, classes
+from jaxformer.zoo.common.decoders import CLASSIFIERS, DecoderMap, classes
 from jaxformer.zoo.common.experts import RENORMALIZE, expert_fields, expert_names
-from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FIELDS, FILES, NAMES, llama
+from jaxformer.zoo.common.llama_like import (
+    BIASES,
+    DEFAULTS,
+    FIELDS,
+    FILES,
+    NAMES,
+    QUERY_KEY_NORM,
+    llama,
+)
 from jaxformer.zoo.system import System
 
 _NORM = RMSNorm(eps=1e-5)
@@ -53,9 +61,7 @@ FORMATS = (
             _olmoe,
             (
                 *FIELDS,
-                NormEps(
-                    theirs="rms_norm_eps", make=RMSNorm, also=("self_attention.query_key_norm",)
-                ),
+                QUERY_KEY_NORM,
                 Rope(),
                 Activation(default="silu"),
                 BIASES,
@@ -68,14 +74,7 @@ FORMATS = (
         weight_map=lambda config: WeightMap(
             NAMES | expert_names("mlp", gate="gate_proj", up="up_proj", down="down_proj")
         ),
-        architectures=classes(
-            "Olmoe",
-            without=(
-                "ForSequenceClassification",
-                "ForTokenClassification",
-                "ForQuestionAnswering",
-            ),
-        ),
+        architectures=classes("Olmoe", without=CLASSIFIERS),
         defaults={
             **DEFAULTS,
             "vocab_size": 50304,

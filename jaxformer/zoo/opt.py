@@ -18,8 +18,9 @@ from jaxformer.hub.fields import (
 from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import CountedByMask, ModelFormat
-from jaxformer.hub.weights.weight_map import WeightMap, attention, block
+from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.nn import PostNorm, PreNorm, TokenEmbeddings
+from jaxformer.zoo.common.bart_like import block_names
 from jaxformer.zoo.common.decoders import HEADS, classes
 from jaxformer.zoo.common.gpt_like import TIED, gpt
 
@@ -68,25 +69,12 @@ _FIELDS = (
     Activation(theirs="activation_function", default="relu"),
     PaddingId(default=None),
 )
-_BLOCK = {
-    **attention(
-        0,
-        query="self_attn.q_proj",
-        key="self_attn.k_proj",
-        value="self_attn.v_proj",
-        output="self_attn.out_proj",
-    ),
-    "norms.0": "self_attn_layer_norm",
-    "sublayers.1.up": "fc1",
-    "sublayers.1.down": "fc2",
-    "norms.1": "final_layer_norm",
-}
 _WEIGHT_MAP = WeightMap(
     {
         "embedding": "model.decoder.embed_tokens",
         "transformer.inputs.position_table": "model.decoder.embed_positions.weight",
         "transformer.inputs.projection": "model.decoder.project_in",
-        **block("transformer", "model.decoder.layers.{}", _BLOCK),
+        **block("transformer", "model.decoder.layers.{}", block_names(("self_attn",))),
         "transformer.final_norm": "model.decoder.final_layer_norm",
         "transformer.projection": "model.decoder.project_out",
         **HEADS,

@@ -16,12 +16,12 @@ from jaxformer.hub.fields import (
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
-from jaxformer.hub.weights.weight_map import WeightMap, attention, block
+from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import Parallel, VocabularyLogits
+from jaxformer.zoo.common.basics import NUMBERS, projections
 from jaxformer.zoo.common.decoders import HEADS, DecoderMap, classes
 from jaxformer.zoo.common.gpt_like import TIED, gpt
-from jaxformer.zoo.common.llama_like import NUMBERS
 from jaxformer.zoo.system import System
 
 # How every model of this kind differs from GPT-2.
@@ -85,13 +85,7 @@ _FIELDS = (
 )
 _BLOCK = {
     "norms.0": "input_layernorm",
-    **attention(
-        0,
-        query="self_attn.q_proj",
-        key="self_attn.k_proj",
-        value="self_attn.v_proj",
-        output="self_attn.dense",
-    ),
+    **projections("self_attn", "dense"),
     "sublayers.0.attention.query_norm": "self_attn.q_layernorm",
     "sublayers.0.attention.key_norm": "self_attn.k_layernorm",
     "sublayers.1.up": "mlp.fc1",

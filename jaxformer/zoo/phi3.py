@@ -1,7 +1,5 @@
 """Phi-3 and Phi-4-mini: Llama with fused projections, LongRoPE and, later, partial rotation."""
 
-from typing import Any
-
 from jaxformer.errors import ConfigError
 from jaxformer.functional.positions.rope import NoScaling
 from jaxformer.functional.positions.rope_scaling import LongRoPE
@@ -9,7 +7,8 @@ from jaxformer.hub.fields import Activation, Expect, Number
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.layouts import Concatenated
-from jaxformer.hub.weights.weight_map import Fused, WeightMap
+from jaxformer.hub.weights.weight_map import WeightMap
+from jaxformer.zoo.common.basics import fused_attention, fused_gate
 from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, FILES, NAMES, WINDOW, llama
 
@@ -38,16 +37,12 @@ class _LongRope(Rope):
         values["max_position_embeddings"] = longest
         if longest / original == scaling.factor and scaling.attention_factor is None:
             # Version 4 of transformers derives the rest from the lengths; it takes only these.
-            values["rope_scaling"] = _version4(scaling)
+            values["rope_scaling"] = {
+                "type": "longrope",
+                "short_factor": list(scaling.short_factors),
+                "long_factor": list(scaling.long_factors),
+            }
         return values
-
-
-def _version4(scaling: LongRoPE) -> dict[str, Any]:
-    return {
-        "type": "longrope",
-        "short_factor": list(scaling.short_factors),
-        "long_factor": list(scaling.long_factors),
-    }
 
 
 _FIELDS = (
@@ -60,21 +55,12 @@ _FIELDS = (
     Number("dropout", "resid_pdrop", 0.0),
     Number("embeddings.dropout", "embd_pdrop", 0.0),
 )
-_PARTS = {
-    "sublayers.0.attention": ("self_attn.qkv_proj", ("query", "key", "value")),
-    "sublayers.1": ("mlp.gate_up_proj", ("gate", "up")),
-}
-_BLOCK = "transformer.stack.group.*"
 _WEIGHT_MAP = WeightMap(
     NAMES,
-    fused=[
-        Fused(
-            tuple(f"{_BLOCK}.{sublayer}.{part}" for part in parts),
-            f"model.layers.{{}}.{tensor}",
-            Concatenated(),
-        )
-        for sublayer, (tensor, parts) in _PARTS.items()
-    ],
+    fused=(
+        fused_attention("model.layers.{}.self_attn.qkv_proj", Concatenated()),
+        fused_gate("model.layers.{}.mlp.gate_up_proj"),
+    ),
 )
 
 FORMATS = (

@@ -8,7 +8,8 @@ from jaxformer.hub.weights.layouts import PerKeyHead
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import MLP, Parallel, PreNorm
-from jaxformer.zoo.common.decoders import HEADS, DecoderMap, classes, fused_attention
+from jaxformer.zoo.common.basics import fused_attention
+from jaxformer.zoo.common.decoders import HEADS, DecoderMap, classes
 from jaxformer.zoo.common.gpt_like import NEOX_NUMBERS, TIED, gpt
 from jaxformer.zoo.system import System
 

@@ -3,13 +3,11 @@
 from functools import partial
 from typing import Any
 
-from jaxformer.functional.norms import RMSNorm
 from jaxformer.hub.fields import (
     FULL,
     SLIDING,
     Activation,
     Computed,
-    NormEps,
     read_windows,
     write_windows,
 )
@@ -27,7 +25,9 @@ from jaxformer.zoo.common.llama_like import (
     FILES,
     NAMES,
     OLD_PREFIX,
+    QUERY_KEY_NORM,
     llama,
+    used_window,
 )
 
 
@@ -35,9 +35,7 @@ def _read_windows(hf_config: HFConfig) -> dict[str, Any]:
     """The layers from a certain one on may have a window."""
     count = hf_config.number("num_hidden_layers")
     first = hf_config.number("max_window_layers")
-    window = hf_config.number("sliding_window", None)
-    if not hf_config.take("use_sliding_window", False):
-        window = None
+    window = used_window(hf_config)
     kinds = [FULL if window is None or layer < first else SLIDING for layer in range(count)]
     return {"windows": read_windows(hf_config, kinds, window)}
 
@@ -83,9 +81,7 @@ FORMATS = (
             llama,
             (
                 *_FIELDS,
-                NormEps(
-                    theirs="rms_norm_eps", make=RMSNorm, also=("self_attention.query_key_norm",)
-                ),
+                QUERY_KEY_NORM,
                 BIASES,
             ),
         ),

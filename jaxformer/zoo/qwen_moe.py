@@ -13,7 +13,6 @@ from jaxformer.hub.fields import (
     SLIDING,
     Activation,
     Computed,
-    NormEps,
     Number,
     Value,
     read_windows,
@@ -35,7 +34,9 @@ from jaxformer.zoo.common.llama_like import (
     FILES,
     NAMES,
     OLD_PREFIX,
+    QUERY_KEY_NORM,
     llama,
+    used_window,
 )
 from jaxformer.zoo.system import System
 
@@ -113,9 +114,7 @@ SYSTEMS = (
 
 def _read_window(hf_config: HFConfig) -> dict[str, Any]:
     """All layers have the window, or none."""
-    used = hf_config.take("use_sliding_window", False)
-    window = hf_config.number("sliding_window", None)
-    return _with_dense_layers(hf_config, (window if used else None,))
+    return _with_dense_layers(hf_config, (used_window(hf_config),))
 
 
 def _write_window(config: DecoderConfig) -> dict[str, Any]:
@@ -168,9 +167,7 @@ def _read_windows(hf_config: HFConfig) -> dict[str, Any]:
     """Every other layer below a certain one may have a window."""
     count = hf_config.number("num_hidden_layers")
     below = hf_config.number("max_window_layers")
-    window = hf_config.number("sliding_window", None)
-    if not hf_config.take("use_sliding_window", False):
-        window = None
+    window = used_window(hf_config)
     slides = [window is not None and layer % 2 == 0 and layer < below for layer in range(count)]
     kinds = [SLIDING if each else FULL for each in slides]
     return _with_dense_layers(hf_config, read_windows(hf_config, kinds, window))
@@ -248,9 +245,7 @@ FORMATS = (
             _qwen3_moe,
             (
                 *FIELDS,
-                NormEps(
-                    theirs="rms_norm_eps", make=RMSNorm, also=("self_attention.query_key_norm",)
-                ),
+                QUERY_KEY_NORM,
                 Rope(),
                 Activation(default="silu"),
                 BIASES,

@@ -2,46 +2,34 @@
 
 from functools import partial
 
-from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import ConfigMap
 from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.model_format import CountedByIds, ModelFormat
 from jaxformer.hub.weights.weight_map import block
-from jaxformer.models import MaskedLanguageModel
-from jaxformer.nn import TokenEmbeddings
 from jaxformer.nn.residual import PreNorm
 from jaxformer.zoo.common.bert_like import (
     BLOCK,
     ENCODER_OR_DECODER,
     LABELS,
     LM_HEAD,
+    ROBERTA,
     ROBERTA_FIELDS,
     bert,
     body,
     causal,
     encoder_or_decoder,
+    head_copies,
     roberta_architectures,
-    with_classifier,
+    roberta_weight_map,
 )
 from jaxformer.zoo.common.cross_attention import NO_CROSS_ATTENTION
 from jaxformer.zoo.system import System
-
-_SIZES = {
-    "vocab_size": 50265,
-    "position": Learned(max_length=512, offset=2),
-    "pooler": None,
-    "norm": LayerNorm(eps=1e-5),
-    "embeddings": TokenEmbeddings(norm=LayerNorm(eps=1e-5), token_types=1),
-    "residual": PreNorm(),
-    "heads": (MaskedLanguageModel(),),
-}
 
 SYSTEMS = (
     System(
         "roberta-prelayernorm-large",
         "",
-        bert(24, 1024, 16, **_SIZES),
+        bert(24, 1024, 16, **ROBERTA, residual=PreNorm()),
         "355M",
         "the sizes and the count of RoBERTa large, Liu et al., 2019, table 9, "
         "https://arxiv.org/abs/1907.11692, with the norms of Wettig et al., 2022, "
@@ -66,7 +54,7 @@ FORMATS = (
             partial(encoder_or_decoder, residual=PreNorm()),
             (ENCODER_OR_DECODER, NO_CROSS_ATTENTION, *ROBERTA_FIELDS),
         ),
-        weight_map=lambda config: with_classifier(dict(_NAMES), config),
+        weight_map=partial(roberta_weight_map, _NAMES),
         architectures=(
             *roberta_architectures("RobertaPreLayerNorm"),
             causal("RobertaPreLayerNormForCausalLM", activation="gelu"),
@@ -74,10 +62,7 @@ FORMATS = (
         prefix=f"{_NAME}.",
         positions=CountedByIds(),
         buffers=("*.position_ids",),
-        copies={
-            "lm_head.decoder.weight": f"{_NAME}.embeddings.word_embeddings.weight",
-            "lm_head.decoder.bias": "lm_head.bias",
-        },
+        copies=head_copies(_NAME, "lm_head"),
         defaults={"vocab_size": 50265, "pad_token_id": 1},
         flax=FlaxFormat(states_end_normalised=False),
     ),

@@ -38,7 +38,9 @@ from jaxformer.zoo.common.bert_like import (
     bert,
     body,
     causal,
+    embedding_size,
     encoder_or_decoder,
+    head_copies,
     named,
 )
 from jaxformer.zoo.common.cross_attention import KEPT_CROSS_ATTENTION
@@ -83,16 +85,6 @@ def _write_positions(config: TransformerConfig) -> dict[str, Any]:
     return {"rotary_value": config.position.values}
 
 
-def _read_embedding(hf_config: HFConfig) -> dict[str, Any]:
-    """Reads the embedding, which may be narrower than the model."""
-    width = hf_config.number("embedding_size", None)
-    return {"embeddings.dim": None if width == hf_config.number("hidden_size", 768) else width}
-
-
-def _write_embedding(config: EncoderConfig | DecoderConfig) -> dict[str, Any]:
-    return {"embedding_size": config.embedding_width}
-
-
 def rotary_table(length: int, width: int) -> np.ndarray:
     """Returns the sines of the angles of each position, then their cosines: `[length, width]`."""
     angles = np.arange(length)[:, None] / 10_000.0 ** (np.arange(0, width, 2) / width)
@@ -123,7 +115,7 @@ FORMATS = (
                 KEPT_CROSS_ATTENTION,
                 *FIELDS,
                 Computed(_read_positions, _write_positions),
-                Computed(_read_embedding, _write_embedding),
+                embedding_size(None),
             ),
         ),
         weight_map=_weight_map,
@@ -137,10 +129,7 @@ FORMATS = (
             causal("RoFormerForCausalLM"),
         ),
         prefix="roformer.",
-        copies={
-            "cls.predictions.decoder.weight": "roformer.embeddings.word_embeddings.weight",
-            "cls.predictions.decoder.bias": "cls.predictions.bias",
-        },
+        copies=head_copies("roformer"),
         harmless=("summary_*",),  # except for multiple choice, whose task reads them
         defaults={"vocab_size": 50000, "max_position_embeddings": 1536},
     ),

@@ -156,8 +156,8 @@ def whole(model_type: str, name: str, text: ModelFormat, image: ModelFormat) -> 
             weight_map=lambda _: WeightMap({}),
             architectures=(architecture,),
         ),
-        text_part(text, text.architectures[0]),
-        image_part(image, image.architectures[0]),
+        text_part(text),
+        image_part(image),
         WeightMap(OWN_NAMES, layouts=dict.fromkeys(OWN_NAMES, Same(leading=1))),
     )
     return with_image_classifier(towers, f"{name}ForImageClassification")

@@ -29,6 +29,7 @@ from jaxformer.zoo.common.llama_like import (
     NAMES,
     OLD_PREFIX,
     llama,
+    used_window,
 )
 from jaxformer.zoo.system import System
 
@@ -66,9 +67,7 @@ def _read_layers(hf_config: HFConfig) -> dict[str, Any]:
             f"{hf_config.path}: no_rope_layers = {rotate!r}: must be a list of {count} numbers, "
             "each 1 (the layer has RoPE) or 0 (it has none)"
         )
-    window = hf_config.number("sliding_window", None)
-    if not hf_config.take("use_sliding_window", False):
-        window = None
+    window = used_window(hf_config)
     usual = [FULL if window is None or rotates else SLIDING for rotates in rotate[:count]]
     windows = layer_windows(hf_config, usual, window)
     pattern = shortest_pattern([*zip(windows, map(bool, rotate), strict=False)])

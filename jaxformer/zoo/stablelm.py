@@ -1,12 +1,9 @@
 """StableLM: Llama with layer norm, and RoPE on a quarter of each head."""
 
 from functools import partial
-from typing import Any
 
-from jaxformer.functional.norms import LayerNorm
 from jaxformer.hub.fields import (
     Activation,
-    Computed,
     ConfigMap,
     Flag,
     NormEps,
@@ -15,25 +12,13 @@ from jaxformer.hub.fields import (
     Switch,
     numbers,
 )
-from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.nn import Parallel, PreNorm, TokenEmbeddings
+from jaxformer.zoo.common.basics import NUMBERS
 from jaxformer.zoo.common.decoders import classes
-from jaxformer.zoo.common.llama_like import FILES, NAMES, NUMBERS, llama
-
-
-def _read_norms(hf_config: HFConfig) -> dict[str, Any]:
-    """Reads the norms of queries and keys, which have separate parameters in each head."""
-    if not hf_config.take("qk_layernorm", False):
-        return {}
-    norm = LayerNorm(eps=hf_config.number("layer_norm_eps"), bias=False)
-    return {
-        "self_attention.query_key_norm": norm,
-        "self_attention.query_key_norm_over": "each_head",
-    }
-
+from jaxformer.zoo.common.llama_like import FILES, NAMES, llama, norm_of_each_head
 
 _FIELDS = (
     *numbers(NUMBERS),
@@ -51,10 +36,7 @@ _FIELDS = (
         off=PreNorm(),
     ),
     NormEps(),
-    Computed(
-        _read_norms,
-        lambda config: {"qk_layernorm": config.self_attention.query_key_norm is not None},
-    ),
+    norm_of_each_head("qk_layernorm"),
     Activation(default="silu"),
     PaddingId(default=None),
 )

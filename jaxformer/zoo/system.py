@@ -1,6 +1,5 @@
 """Published models: their architecture, size and source."""
 
-import math
 from dataclasses import dataclass
 
 from jaxformer.hub.families import family_of
@@ -33,5 +32,4 @@ class System:
 
     def count_parameters(self) -> int:
         """Returns the number of parameters of our model, without making its arrays."""
-        shapes = AbstractModel(self.config.build).shapes.values()
-        return sum(math.prod(shape.shape) for shape in shapes)
+        return sum(shape.size for shape in AbstractModel(self.config.build).shapes.values())

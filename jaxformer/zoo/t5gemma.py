@@ -27,7 +27,7 @@ from jaxformer.hub.tasks.classes import (
     Task,
     TokenClassificationTask,
 )
-from jaxformer.hub.weights.weight_map import WeightMap, attention, block
+from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import CompositeConfig, DecoderConfig, EncoderConfig
 from jaxformer.models.heads.labels import Pooling
 from jaxformer.models.model import ModelConfig
@@ -38,6 +38,7 @@ from jaxformer.nn import (
     TokenEmbeddings,
     VocabularyLogits,
 )
+from jaxformer.zoo.common.basics import projections
 from jaxformer.zoo.common.encoders import standalone_encoder
 from jaxformer.zoo.common.llama_like import names
 from jaxformer.zoo.gemma import (
@@ -176,7 +177,7 @@ _HEADS = {
 }
 _MLP = {"gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj"}
 _CROSS = {
-    **attention(1, *(f"cross_attn.{part}_proj" for part in "qkvo")),
+    **projections("cross_attn", "o_proj", number=1),
     **{f"sublayers.2.{own}": name for own, name in _MLP.items()},
     **_norms("self_attn", "cross_attn", "feedforward"),
 }

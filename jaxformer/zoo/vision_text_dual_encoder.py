@@ -69,22 +69,13 @@ def _bind(
 ) -> ModelFormat:
     """Returns the format with the systems of the towers that config.json names."""
     text, image = (None, None) if config is None else (config.text, config.image)
-    text_format = _tower(hf_config, formats, "text_config", text)
-    image_format = _tower(hf_config, formats, "vision_config", image)
+    texts = _tower(hf_config, formats, "text_config", text)
+    images = _tower(hf_config, formats, "vision_config", image)
+    shared = ("projection_dim",)
     return dual_encoder(
         model_format,
-        text_part(
-            text_format,
-            text_format.architectures[0],
-            shared=("projection_dim",),
-            projection="text_projection",
-        ),
-        image_part(
-            image_format,
-            image_format.architectures[0],
-            shared=("projection_dim",),
-            projection="visual_projection",
-        ),
+        text_part(texts, shared=shared, projection="text_projection"),
+        image_part(images, shared=shared, projection="visual_projection"),
         WeightMap(OWN_NAMES),
     )
 

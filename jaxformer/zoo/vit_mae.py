@@ -12,7 +12,8 @@ from jaxformer.hub.tasks.classes import Task
 from jaxformer.hub.tasks.images import MaskedAutoencoderTask
 from jaxformer.hub.weights.layouts import Same
 from jaxformer.hub.weights.weight_map import WeightMap, block
-from jaxformer.models import MaskedAutoencoder, VisionConfig
+from jaxformer.models import MaskedAutoencoder
+from jaxformer.zoo.common.basics import of_head
 from jaxformer.zoo.common.vit_like import (
     BLOCK,
     FIELDS,
@@ -53,22 +54,13 @@ def _read_patches(hf_config: HFConfig) -> dict[str, Any]:
     return values | {"position": replace(values["position"], learns=False)}
 
 
-def _write_decoder(config: VisionConfig) -> dict[str, Any]:
-    own = [head for head in config.heads if isinstance(head, MaskedAutoencoder)]
-    return {
-        name: getattr(head, ours)
-        for head in own
-        for ours, name in MaskedAutoencoderTask.FIELDS.items()
-    }
-
-
 _FIELDS = (
     *FIELDS,
     QKV_BIAS,
     Number("mlp_dim", "intermediate_size", 3072),
     Number("mask_ratio", "mask_ratio", 0.75),
     Computed(_read_patches, write_patches),
-    Computed(lambda hf_config: {}, _write_decoder),
+    of_head(MaskedAutoencoder, MaskedAutoencoderTask.FIELDS),
 )
 _HEAD = "heads.reconstruction"
 _NAMES = {

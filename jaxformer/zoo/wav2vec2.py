@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from jaxformer.hub.fields import Computed, ConfigMap, Flag
+from jaxformer.hub.fields import Computed, ConfigMap
 from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
@@ -15,6 +15,7 @@ from jaxformer.zoo.common.wav2vec2_like import (
     FIELDS,
     HARMLESS,
     architectures,
+    read_flag,
     waveform,
     weight_map,
 )
@@ -47,7 +48,7 @@ SYSTEMS = (
 
 def _read_adapter(hf_config: HFConfig) -> dict[str, Any]:
     """Reads the convolutions behind the blocks."""
-    if not Flag("", "add_adapter", False).read(hf_config)[""]:
+    if not read_flag(hf_config, "add_adapter", False):
         return {}
     width = hf_config.number("output_hidden_size", None)
     adapter = LengthAdapter(

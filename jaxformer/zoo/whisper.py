@@ -22,7 +22,6 @@ from jaxformer.hub.tasks.speech import ClipClassificationTask, TranscriptTask
 from jaxformer.hub.weights.layouts import Taps
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import (
-    Classification,
     CompositeConfig,
     DecoderConfig,
     LanguageModel,
@@ -36,6 +35,7 @@ from jaxformer.nn import (
     UnusedCrossAttention,
 )
 from jaxformer.zoo.common.bart_like import UNUSED, block_names
+from jaxformer.zoo.common.wav2vec2_like import write_classifier
 from jaxformer.zoo.system import System
 
 _ATTENTION = DotProductAttention(bias=True, key_bias=False, output_bias=True)
@@ -199,7 +199,7 @@ def _write(config: _Whisper) -> dict[str, Any]:
         values |= {"num_mel_bins": encoder.num_mel_bins}
         values |= {"max_source_positions": encoder.position.max_length}
     if "decoder" not in parts:
-        return values | {"architectures": [_CLASSIFIES]} | _written_heads(config)
+        return values | {"architectures": [_CLASSIFIES]} | write_classifier(config)
     decoder = parts["decoder"]
     return values | {
         "vocab_size": decoder.vocab_size,
@@ -213,19 +213,6 @@ def _write(config: _Whisper) -> dict[str, Any]:
 def _parts(config: _Whisper) -> Mapping[str, Any]:
     """Returns the sides that a model has."""
     return config.parts or {"decoder" if isinstance(config, DecoderConfig) else "encoder": config}
-
-
-def _written_heads(config: SpectrogramConfig) -> dict[str, Any]:
-    """Returns the fields that the head of a classifier reads."""
-    return {
-        name: value
-        for head in config.heads
-        if isinstance(head, Classification) and head.dense is not None
-        for name, value in {
-            "classifier_proj_size": head.dense.output_width(config.model_dim),
-            "use_weighted_layer_sum": head.mixes_layers,
-        }.items()
-    }
 
 
 # Weights ----------------------------------------------------------------------------------------

@@ -9,9 +9,10 @@ from jaxformer.hub.fields import Activation, Computed, ConfigMap, Expect, number
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks.classes import CausalLMTask, Task
-from jaxformer.hub.weights.weight_map import WeightMap, attention, block
+from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import MLP, DotProductAttention, TokenEmbeddings
+from jaxformer.zoo.common.bart_like import block_names
 from jaxformer.zoo.common.decoders import HEADS
 from jaxformer.zoo.common.gpt_like import TIED, gpt
 from jaxformer.zoo.system import System
@@ -77,23 +78,10 @@ _FIELDS = (
     Activation(theirs="activation_function", default="gelu"),
     Computed(_read_scale, lambda config: {"scale_embedding": config.embeddings.scale != 1.0}),
 )
-_BLOCK = {
-    **attention(
-        0,
-        query="self_attn.q_proj",
-        key="self_attn.k_proj",
-        value="self_attn.v_proj",
-        output="self_attn.out_proj",
-    ),
-    "norms.0": "self_attn_layer_norm",
-    "sublayers.1.up": "fc1",
-    "sublayers.1.down": "fc2",
-    "norms.1": "final_layer_norm",
-}
 _WEIGHT_MAP = WeightMap(
     {
         "embedding": "model.embed_tokens",
-        **block("transformer", "model.layers.{}", _BLOCK),
+        **block("transformer", "model.layers.{}", block_names(("self_attn",))),
         "transformer.final_norm": "model.layer_norm",
         **HEADS,
     }

@@ -2,12 +2,9 @@
 
 from functools import partial
 
-from jaxformer.functional.norms import LayerNorm
-from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import Computed, ConfigMap
 from jaxformer.hub.model_format import CountedByIds, ModelFormat
 from jaxformer.hub.weights.weight_map import block
-from jaxformer.models import MaskedLanguageModel
 from jaxformer.nn import TokenEmbeddings
 from jaxformer.nn.residual import PreNorm
 from jaxformer.zoo.common.bert_like import (
@@ -15,25 +12,23 @@ from jaxformer.zoo.common.bert_like import (
     ENCODER_OR_DECODER,
     LABELS,
     LM_HEAD,
+    ROBERTA,
     ROBERTA_FIELDS,
     bert,
     body,
     causal,
     encoder_or_decoder,
+    head_copies,
     roberta_architectures,
-    with_classifier,
+    roberta_weight_map,
 )
 from jaxformer.zoo.system import System
 
 _SOURCE = "Goyal et al., 2021, table 1, https://arxiv.org/abs/2105.00572"
-_SIZES = {
+_SIZES = ROBERTA | {
     "vocab_size": 250880,
-    "position": Learned(max_length=512, offset=2),
-    "pooler": None,
-    "norm": LayerNorm(eps=1e-5),
     "embeddings": TokenEmbeddings(token_types=1),
     "residual": PreNorm(),
-    "heads": (MaskedLanguageModel(),),
 }
 
 SYSTEMS = (
@@ -59,7 +54,7 @@ FORMATS = (
             partial(encoder_or_decoder, residual=PreNorm()),
             (ENCODER_OR_DECODER, *ROBERTA_FIELDS, _NO_EMBEDDING_NORM),
         ),
-        weight_map=lambda config: with_classifier(dict(_NAMES), config),
+        weight_map=partial(roberta_weight_map, _NAMES),
         architectures=(
             *roberta_architectures("XLMRobertaXL"),
             causal("XLMRobertaXLForCausalLM", activation="gelu"),
@@ -67,10 +62,7 @@ FORMATS = (
         prefix=f"{_NAME}.",
         positions=CountedByIds(),
         buffers=("*.position_ids",),
-        copies={
-            "lm_head.decoder.weight": f"{_NAME}.embeddings.word_embeddings.weight",
-            "lm_head.decoder.bias": "lm_head.bias",
-        },
+        copies=head_copies(_NAME, "lm_head"),
         defaults={
             "vocab_size": 250880,
             "hidden_size": 2560,

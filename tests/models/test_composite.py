@@ -1,4 +1,4 @@
-"""Composite models: two stacks of their own that read, learn and decode together."""
+"""Composite models: two separate stacks that read, learn and decode together."""
 
 from dataclasses import replace
 

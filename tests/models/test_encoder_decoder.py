@@ -36,8 +36,8 @@ def with_positions(scheme, **changes):
 def influences(config, parameters):
     """Derivatives of the decoder's states: `[T, S]` by the source, `[T, T]` by the target.
 
-    And `[S, S]`: of the encoder outputs by the source. Every input is another token, so its row of
-    the table is its own; the decoder has a table of its own.
+    And `[S, S]`: of the encoder outputs by the source. Every input is another token, so it alone
+    uses its row of the table; the decoder has a separate table.
     """
 
     def states(source_table, target_table):

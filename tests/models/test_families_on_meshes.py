@@ -71,7 +71,7 @@ def loss_and_gradients(config, mesh, parts):
 @each_family
 @pytest.mark.quick("encoder-decoder")  # of the decoder: test_step.py
 def test_a_step_in_parts_on_eight_devices_is_the_step_on_one(config):
-    """Heads with weights of their own: none is a mean of means over parts or devices."""
+    """Heads with separate weights: none is a mean of means over parts or devices."""
     config, batch = divisible(config), uneven(config)
     for head in config.heads:
         weights = batch.get(f"{head.name}_weights", batch["weights"])

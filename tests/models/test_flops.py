@@ -106,9 +106,9 @@ def test_xla_counts_the_same_and_a_few_elementwise_operations():
     length = 32
     flops = config.flops({"inputs": length})
     excess = xla_flops(config, length) - flops.products - flops.attention
-    # What XLA counts besides products are elementwise operations: a few for each number that the
-    # model makes per token, in the stream and its norms, the heads, the hidden layer, the logits
-    # and the attention probabilities.
+    # XLA also counts elementwise operations: a few for each number that the model makes per token,
+    # in the stream and its norms, the heads, the hidden layer, the logits and the attention
+    # probabilities.
     numbers = 256 * 8 + 32 * (6 + 2 * 2) * 4 + 320 * 4 + 700 + 6 * length * 8
     assert 0 < excess < 4 * numbers
     assert excess < 0.03 * (flops.products + flops.attention)

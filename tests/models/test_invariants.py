@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tiny_models import (
     SCHEMES,
     each_scheme,
+    influence,
     logits_of,
     random_parameters,
     structure_of,
@@ -75,25 +76,10 @@ def test_without_positions_permuted_tokens_give_permuted_outputs():
     check()
 
 
-def influence(config, length=7):
-    """`[T, S]`: the largest derivative of output `t` by the embedding of input `s`."""
-    parameters = random_parameters(config)
-
-    @jax.jit
-    def jacobian(table):
-        def hidden(table):  # Every input is another token, so its row of the table is its own.
-            model = structure_of(config).module(parameters | {"embedding.table": table})
-            return model.hidden(jnp.arange(length)[None])[0]
-
-        return jnp.abs(jax.jacrev(hidden)(table)).max((1, 3))[:, :length]
-
-    return np.array(jacobian(parameters["embedding.table"]))
-
-
 def assert_reach(config, reach, length=7):
     """Each output depends on exactly the last `reach` inputs."""
     distance = np.subtract.outer(np.arange(length), np.arange(length))
-    seen = influence(config, length)
+    seen = np.array(influence(config, length, random_parameters(config)))
     np.testing.assert_array_equal(seen[(distance < 0) | (distance >= reach)], 0.0)
     assert (seen[(distance >= 0) & (distance < reach)] > 0).all()
 

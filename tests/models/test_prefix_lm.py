@@ -10,6 +10,7 @@ import pytest
 from tiny_models import (
     each_scheme,
     gradients_of,
+    influence,
     logits_of,
     random_parameters,
     structure_of,
@@ -35,19 +36,9 @@ def quick_compilation():
     jax.config.update("jax_disable_most_optimizations", False)
 
 
-@partial(jax.jit, static_argnums=0)
-def influence(config, parameters, prefix):
-    """`[T, S]`: the largest derivative of output `t` by the embedding of input `s`."""
-
-    def hidden(table):  # Every input is another token, so its row of the table is its own.
-        model = structure_of(config).module(parameters | {"embedding.table": table})
-        return model.hidden(jnp.arange(LENGTH)[None], prefix=prefix)[0]
-
-    return jnp.abs(jax.jacrev(hidden)(parameters["embedding.table"])).max((1, 3))[:, :LENGTH]
-
-
 def seen(config, prefix):
-    return np.asarray(influence(config, random_parameters(config), jnp.array([prefix])))
+    prefix = jnp.array([prefix])
+    return np.asarray(influence(config, LENGTH, random_parameters(config), prefix=prefix))
 
 
 def assert_the_prefix_and_the_past_are_seen(config):

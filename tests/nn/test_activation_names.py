@@ -230,7 +230,7 @@ def test_scanned_layers_are_those_that_are_recorded(config, remat):
 
 
 def test_layers_are_numbered_as_they_are_applied():
-    """Layers that share parameters, in groups of two, have numbers of their own."""
+    """Layers that share parameters, in groups of two, have separate numbers."""
     config = tiny(num_layers=4, layer_repeats=2, windows=(None, 3))
     patterns = with_cache(model_of(config).hidden, "blocks.*.attn.hook_pattern")
     cache = jax.jit(patterns)(IDS)[1]

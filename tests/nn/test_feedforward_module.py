@@ -43,7 +43,7 @@ def test_values(name, gated, bias):
     expected = affine(module.down, hidden)
     actual = module(jnp.asarray(x), CONTEXT, None)
     np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-5)
-    # It has no dropout of its own: that is the block's.
+    # It has no dropout: the block has.
     np.testing.assert_array_equal(module(jnp.asarray(x), CONTEXT, jax.random.key(0)), actual)
 
 

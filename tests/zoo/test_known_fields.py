@@ -17,12 +17,12 @@ from jaxformer.zoo import FORMATS
 from jaxformer.zoo.folders import RELATIVES
 
 pytestmark = pytest.mark.torch
-# It permits a width that is no multiple of the number of heads; it is the dropout of a classifier.
+# One permits a width that the number of heads does not divide; one is a classifier's dropout.
 CHANGES_NO_OUTPUT = {"embedding_size", "hidden_dropout"}
 # What is None in transformers, where a model cannot compute with it.
 NEEDED = {"deepseek_v2": {"num_experts_per_tok": 6}}
 UNSAID = "a value that no system has"
-# Composites have no fields of their own, but those of their parts.
+# Composites have only the fields of their parts.
 KINDS = sorted(kind for kind, each in FORMATS.items() if each.bind is None or each.sections)
 
 

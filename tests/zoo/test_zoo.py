@@ -29,7 +29,7 @@ COUNTED = {
     "phi-1.5": {"tie_embeddings": True},
     # The padded vocabulary of table 1.
     "gemma-2b": {"vocab_size": 256_128},
-    # An output table besides.
+    # With a separate output table.
     "t5-large": {"tie_embeddings": False},
     # Without the embedding table.
     "command-r7b": {"vocab_size": 1},
@@ -337,13 +337,13 @@ for _size, _shape in T5_SIZES.items():
             THEIRS[_name] = (_class, t5_like(*_shape, **GATED, encoder_attention_type=_kind))
 
 
-def ours_besides(config, name):
+def ours_alone(config, name):
     """The parameters that our model has and the Hugging Face model lacks."""
     if name.startswith(("bart", "blenderbot")):
-        # A bias of the logits, which is no parameter there but a buffer.
+        # A bias of the logits, which is a buffer there and not a parameter.
         return config.vocab_size
     if name.startswith(("t5-v1.1", "mt5", "byt5", "long-t5")):
-        # Their fifth version ties the output table, which the authors' models have of their own.
+        # Their fifth version ties the output table, which is separate in the authors' models.
         return config.model_dim * config.vocab_size
     return 0
 
@@ -360,7 +360,7 @@ def test_the_parameters_are_as_many_as_in_transformers(name):
         model = model_class(model_class.config_class(**hf_config))
     theirs = sum(parameter.numel() for parameter in model.parameters())
     ours = parameters_of(name)
-    assert ours - theirs == ours_besides(SYSTEMS[name].config, name)
+    assert ours - theirs == ours_alone(SYSTEMS[name].config, name)
 
 
 # The command ------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """A decoder that reconstructs an image from the encoder states of visible patches."""
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -9,13 +8,12 @@ import jax.numpy as jnp
 
 from jaxformer.checks import check_fields
 from jaxformer.functional.activations import scope
-from jaxformer.functional.arrays import assert_axes, assert_bool, place, spec_of, whole_rows
-from jaxformer.functional.losses.cross_entropy import LossSums
+from jaxformer.functional.arrays import place, spec_of, whole_rows
 from jaxformer.functional.masks import Mask
-from jaxformer.functional.patches import patches
 from jaxformer.models.flops import block_products
 from jaxformer.models.heads.base import Head, HeadModule, Unit, array
-from jaxformer.nn import Linear, Transformer
+from jaxformer.models.heads.patches import masked_loss, target_pixels
+from jaxformer.nn import Linear
 from jaxformer.nn.config import SIZE
 from jaxformer.nn.layers import normal, parameter
 
@@ -94,14 +92,7 @@ class MaskedAutoencoderHead(HeadModule):
             keys[0], {"embed": config.output_width}, {"pooled": width}, std, bias=True
         )
         self.mask_token = parameter(keys[1], (width,), ("embed",), std)
-        self.transformer = Transformer(
-            keys[2],
-            decoder,
-            position=decoder.position,
-            make_block=partial(decoder.block.build, sublayers=decoder.sublayers),
-            num_layers=head.num_layers,
-            width=width,
-        )
+        self.transformer = decoder.build_transformer(keys[2], width)
         rows, columns = config.patch_size
         pixels = {"patch_rows": rows, "patch_columns": columns, "channels": config.channels}
         self.output = Linear(keys[3], {"embed": width}, pixels, std, bias=True)
@@ -140,10 +131,7 @@ class MaskedAutoencoderHead(HeadModule):
         Returns:
             float32 `[B, patches]`.
         """
-        whole = [
-            n // size * size for n, size in zip(images.shape[1:], self.patch_size, strict=False)
-        ]
-        pixels = patches(images[:, : whole[0], : whole[1]].astype(jnp.float32), self.patch_size)
+        pixels = target_pixels(images, self.patch_size)
         if self.normalize:
             axes = (2, 3, 4)
             mean = jnp.mean(pixels, axis=axes, keepdims=True)
@@ -153,11 +141,5 @@ class MaskedAutoencoderHead(HeadModule):
 
     def loss(self, outputs, batch, options, key):
         del options
-        masked = batch["masked"]
-        assert_bool(masked=masked)
         errors = self.errors(self.scores(outputs, key), batch["images"])
-        assert_axes(masked=(masked, " ".join(map(str, errors.shape))))
-        zero = jnp.zeros((), jnp.float32)
-        return LossSums(
-            jnp.sum(jnp.where(masked, errors, 0.0)), self.loss_weight(batch), zero, zero
-        )
+        return masked_loss(self, errors, batch)

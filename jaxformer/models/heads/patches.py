@@ -10,7 +10,7 @@ from jaxformer.checks import check_argument, check_field
 from jaxformer.functional.arrays import assert_axes, assert_bool
 from jaxformer.functional.losses.cross_entropy import LossSums
 from jaxformer.functional.patches import patches
-from jaxformer.models.heads.base import Head, HeadModule, Unit, array, class_loss
+from jaxformer.models.heads.base import Batch, Head, HeadModule, Unit, array, class_loss
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.layers import Linear, NormLayer, normal
 
@@ -82,6 +82,24 @@ class VisualTokens(Head):
         return self.num_tokens
 
 
+def target_pixels(images: jax.Array, patch_size: tuple[int, int]) -> jax.Array:
+    """Returns the pixels of the whole patches of images, float32 `[B, patches, P, Q, C]`."""
+    height, width = (
+        n // size * size for n, size in zip(images.shape[1:3], patch_size, strict=True)
+    )
+    return patches(images[:, :height, :width].astype(jnp.float32), patch_size)
+
+
+def masked_loss(head: HeadModule, errors: jax.Array, batch: Batch) -> LossSums:
+    """Returns the sum of the errors, float32 `[B, patches]`, of masked patches."""
+    masked = batch["masked"]
+    assert_bool(masked=masked)
+    assert_axes(masked=(masked, " ".join(map(str, errors.shape))))
+    zero = jnp.zeros((), jnp.float32)
+    total = jnp.sum(jnp.where(masked, errors, 0.0))
+    return LossSums(total, head.loss_weight(batch), zero, zero)
+
+
 class MaskedPixelsHead(HeadModule):
     """A linear map from the state of each patch to its pixels."""
 
@@ -107,17 +125,9 @@ class MaskedPixelsHead(HeadModule):
         del options
         fits = self.patch_size == (self.stride, self.stride)
         check_argument("stride", self.stride, fits, f"{self.patch_size}, the size of a patch")
-        predicted = self.scores(outputs, key)
-        masked = batch["masked"]
-        images = batch["images"]
-        assert_bool(masked=masked)
-        whole = [n // self.stride * self.stride for n in images.shape[1:3]]
-        pixels = patches(images[:, : whole[0], : whole[1]].astype(jnp.float32), self.patch_size)
-        assert_axes(masked=(masked, " ".join(map(str, predicted.shape[:2]))))
-        errors = jnp.mean(jnp.abs(pixels - predicted), axis=(2, 3, 4))
-        zero = jnp.zeros((), jnp.float32)
-        total = jnp.sum(jnp.where(masked, errors, 0.0))
-        return LossSums(total, self.loss_weight(batch), zero, zero)
+        pixels = target_pixels(batch["images"], self.patch_size)
+        errors = jnp.mean(jnp.abs(pixels - self.scores(outputs, key)), axis=(2, 3, 4))
+        return masked_loss(self, errors, batch)
 
 
 class VisualTokensHead(HeadModule):

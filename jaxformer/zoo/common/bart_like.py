@@ -31,7 +31,7 @@ from jaxformer.hub.tasks.classes import (
 )
 from jaxformer.hub.weights.layouts import Same
 from jaxformer.hub.weights.tensors import Tensors
-from jaxformer.hub.weights.weight_map import WeightMap, attention, block
+from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig, EncoderDecoderConfig
 from jaxformer.nn import (
     MLP,
@@ -42,6 +42,7 @@ from jaxformer.nn import (
     VocabularyLogits,
 )
 from jaxformer.nn.config import TextConfig
+from jaxformer.zoo.common.basics import projections
 from jaxformer.zoo.common.cross_attention import keeps_cross_attention
 
 
@@ -189,8 +190,7 @@ def block_names(kinds: Sequence[str]) -> dict[str, str]:
         f"norms.{last}": "final_layer_norm",
     }
     for number, kind in enumerate(kinds):
-        parts = [f"{kind}.{part}_proj" for part in ("q", "k", "v", "out")]
-        names |= attention(number, *parts) | {f"norms.{number}": f"{kind}_layer_norm"}
+        names |= projections(kind, number=number) | {f"norms.{number}": f"{kind}_layer_norm"}
     return names
 
 
@@ -279,7 +279,7 @@ def bart_format(
             "model.decoder.embed_tokens.weight": "model.shared.weight",
             "lm_head.weight": "model.decoder.embed_tokens.weight",
         },
-        # Besides those for training, these are fields that transformers no longer uses.
+        # In addition to those for training, these are fields that transformers no longer uses.
         "harmless": (
             "*_layerdrop", "activation_dropout", "add_bias_logits", "add_final_layer_norm",
             "classif_dropout", "do_blenderbot_90_layernorm", "extra_layer_norm",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxformer.errors import ConfigError
+from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import (
     Activation,
@@ -43,7 +44,8 @@ from jaxformer.models import (
 )
 from jaxformer.models.model import ModelConfig
 from jaxformer.nn.block import BlockConfig
-from jaxformer.nn.config import TransformerConfig
+from jaxformer.nn.config import TokenEmbeddings, TransformerConfig
+from jaxformer.zoo.common.basics import BASE_SIZES, NUMBERS
 from jaxformer.zoo.common.cross_attention import keeps_cross_attention
 
 
@@ -90,22 +92,7 @@ ENCODER_OR_DECODER = Computed(
 TOKEN_TYPES = Number("embeddings.token_types", "type_vocab_size", 2)
 FIELDS = (
     Expect("position_embedding_type", "absolute"),
-    *numbers(
-        {
-            "num_layers": "num_hidden_layers",
-            "model_dim": "hidden_size",
-            "num_heads": "num_attention_heads",
-            "mlp_dim": "intermediate_size",
-            "vocab_size": "vocab_size",
-        },
-        {
-            "num_hidden_layers": 12,
-            "hidden_size": 768,
-            "num_attention_heads": 12,
-            "intermediate_size": 3072,
-            "vocab_size": 30522,
-        },
-    ),
+    *numbers(NUMBERS, BASE_SIZES | {"vocab_size": 30522}),
     LearnedPositions(default=512),
     TOKEN_TYPES,
     PaddingId(default=0),
@@ -203,6 +190,29 @@ def named(names: Mapping[str, str], bias: str, config: TransformerConfig) -> Wei
     return WeightMap(own, twins={} if unread else {bias: other})
 
 
+def embedding_size(default: int | None) -> Computed:
+    """Returns the field of the width of embeddings, which may be narrower than the model."""
+
+    def read(hf_config: HFConfig) -> dict[str, Any]:
+        width = hf_config.number("embedding_size", default)
+        return {"embeddings.dim": None if width == hf_config.number("hidden_size", 768) else width}
+
+    return Computed(read, lambda config: {"embedding_size": config.embedding_width})
+
+
+def head_copies(name: str, head: str = "cls.predictions") -> dict[str, str]:
+    """Returns the tensors of the head over the vocabulary that are copies of others.
+
+    Args:
+        name: The name of the body: "bert".
+        head: The name of the head.
+    """
+    return {
+        f"{head}.decoder.weight": f"{name}.embeddings.word_embeddings.weight",
+        f"{head}.decoder.bias": f"{head}.bias",
+    }
+
+
 BIAS = "cls.predictions.bias"
 HEADS = {
     **over_vocabulary(
@@ -260,6 +270,16 @@ def architectures(name: str) -> tuple[Architecture, ...]:
 
 # RoBERTa and MPNet ------------------------------------------------------------------------------
 
+ROBERTA = {
+    "vocab_size": 50265,
+    "position": Learned(max_length=512, offset=2),
+    "pooler": None,
+    "norm": LayerNorm(eps=1e-5),
+    "embeddings": TokenEmbeddings(norm=LayerNorm(eps=1e-5), token_types=1),
+    "heads": (MaskedLanguageModel(),),
+}
+"""How RoBERTa differs from BERT."""
+
 
 def _read_positions(hf_config: HFConfig) -> dict[str, Any]:
     """Reads positions, which begin after the padding id."""
@@ -287,11 +307,16 @@ LM_HEAD = over_vocabulary(
 )
 
 
-def with_classifier(names: dict[str, str], config: EncoderConfig) -> WeightMap:
-    """Returns the names of the tensors; a sequence classifier has its own pooler."""
-    if any(head.name == "label" for head in config.heads):
-        names |= {"pooler": "classifier.dense", "heads.label.output": "classifier.out_proj"}
-    return named(names, LM_HEAD_BIAS, config)
+def with_classifier(names: Mapping[str, str], config: EncoderConfig) -> dict[str, str]:
+    """Returns the names of the modules; a sequence classifier has its own pooler."""
+    if not any(head.name == "label" for head in config.heads):
+        return dict(names)
+    return {**names, "pooler": "classifier.dense", "heads.label.output": "classifier.out_proj"}
+
+
+def roberta_weight_map(names: Mapping[str, str], config: EncoderConfig) -> WeightMap:
+    """Returns the names of the tensors of RoBERTa and MPNet."""
+    return named(with_classifier(names, config), LM_HEAD_BIAS, config)
 
 
 def roberta_architectures(name: str) -> tuple[Architecture, ...]:

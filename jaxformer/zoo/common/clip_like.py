@@ -14,34 +14,20 @@ from jaxformer.hub.fields import (
 )
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.weights.layouts import Patches
-from jaxformer.hub.weights.weight_map import attention, block
+from jaxformer.hub.weights.weight_map import block
 from jaxformer.models import Projection, VisionConfig
-from jaxformer.models.model import ModelConfig
+from jaxformer.zoo.common.basics import SIZES, of_head, projections
 
 # The authors give 63M for CLIP's text tower; there, towers include their projections.
 COUNTS = "https://github.com/mlfoundations/open_clip/blob/main/docs/model_profile.csv"
 
 
-def _projection(name: str) -> Computed:
-    """The width of the projection in a field of config.json; a task reads it."""
-
-    def write(config: ModelConfig) -> dict[str, Any]:
-        widths = [head.width for head in config.heads if isinstance(head, Projection)]
-        return {name: widths[0]} if widths else {}
-
-    return Computed(lambda hf_config: {"heads": ()}, write)
-
-
 def _common(projection: str) -> tuple[Field, ...]:
     """Returns the fields of both towers; `projection` is the field with the vector's width."""
-    sizes = {
-        "num_layers": "num_hidden_layers",
-        "model_dim": "hidden_size",
-        "num_heads": "num_attention_heads",
-        "mlp_dim": "intermediate_size",
-        "self_attention.dropout": "attention_dropout",
-    }
-    return (*numbers(sizes), NormEps(), Activation(default=None), _projection(projection))
+    sizes = numbers(SIZES | {"self_attention.dropout": "attention_dropout"})
+    written = of_head(Projection, {"width": projection}).write
+    heads = Computed(lambda hf_config: {"heads": ()}, written)
+    return (*sizes, NormEps(), Activation(default=None), heads)
 
 
 def text_fields(projection: str = "projection_dim") -> tuple[Field, ...]:
@@ -75,13 +61,7 @@ def vision_fields(patches: Field) -> tuple[Field, ...]:
 
 
 _BLOCK = {
-    **attention(
-        0,
-        query="self_attn.q_proj",
-        key="self_attn.k_proj",
-        value="self_attn.v_proj",
-        output="self_attn.out_proj",
-    ),
+    **projections("self_attn"),
     "norms.0": "layer_norm1",
     "sublayers.1.up": "mlp.fc1",
     "sublayers.1.down": "mlp.fc2",

@@ -12,8 +12,6 @@ from jaxformer.hub.tasks.classes import (
     Task,
     TokenClassificationTask,
 )
-from jaxformer.hub.weights.layouts import Layout
-from jaxformer.hub.weights.weight_map import Fused
 from jaxformer.models import EncoderConfig
 from jaxformer.nn.config import TextConfig
 from jaxformer.zoo.common.encoders import standalone_encoder
@@ -25,6 +23,8 @@ _TASKS = {
     "ForQuestionAnswering": QuestionAnsweringTask(),
     "Model": Task(),
 }
+CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+"""The classes with labels, which some systems lack."""
 HEADS = {
     "heads.language_model": "lm_head",
     "heads.label.output": "score",
@@ -66,9 +66,3 @@ class DecoderMap(ConfigMap):
 def _with_windows(config: TextConfig, more: int) -> TextConfig:
     """The model with windows that are `more` tokens wider."""
     return replace(config, windows=tuple(each and each + more for each in config.windows))
-
-
-def fused_attention(tensor: str, layout: Layout) -> Fused:
-    """Returns the tensor that holds the query, key and value projections of self-attention."""
-    attention = "transformer.stack.group.*.sublayers.0.attention"
-    return Fused(tuple(f"{attention}.{name}" for name in ("query", "key", "value")), tensor, layout)

@@ -4,32 +4,35 @@ from dataclasses import replace
 from typing import Any
 
 from jaxformer.hub.fields import Computed, Number
-from jaxformer.hub.model_format import Architecture, ModelFormat, Section
+from jaxformer.hub.model_format import ModelFormat, Section
 from jaxformer.hub.parts import with_parts
 from jaxformer.hub.weights.weight_map import WeightMap
-from jaxformer.models import DualEncoderConfig, Projection
+from jaxformer.models import Projection
+from jaxformer.zoo.common.basics import of_head
 
 LOGIT_SCALE = Number("logit_scale", "logit_scale_init_value", 2.6592)
 OWN_NAMES = {"logit_scale": "logit_scale", "logit_bias": "logit_bias"}
 
 
-def _write_width(config: DualEncoderConfig) -> dict[str, Any]:
-    widths = [head.width for head in config.image.heads if isinstance(head, Projection)]
-    return {"projection_dim": widths[0]} if widths else {}
-
-
+_WIDTH = of_head(Projection, {"width": "projection_dim"})
 # The width is read in the sections of both towers, where it replaces their own.
-PROJECTION_WIDTH = Computed(lambda hf_config: {}, _write_width)
+PROJECTION_WIDTH = Computed(lambda hf_config: {}, lambda config: _WIDTH.write(config.image))
 
 
-def text_part(model_format: ModelFormat, architecture: Architecture, **others: Any) -> Section:
-    """Returns the part that reads texts; `others` are fields of `Section`."""
+def text_part(model_format: ModelFormat, **others: Any) -> Section:
+    """Returns the part that reads texts, of a system's first class.
+
+    Args:
+        model_format: The system.
+        **others: Fields of `Section`.
+    """
+    architecture = model_format.architectures[0]
     return Section("text_config", "text_model.", model_format, architecture, **others)
 
 
-def image_part(model_format: ModelFormat, architecture: Architecture, **others: Any) -> Section:
-    """Returns the part that reads images; `others` are fields of `Section`."""
-    fields = {"reads_text": False} | others
+def image_part(model_format: ModelFormat, **others: Any) -> Section:
+    """Returns the part that reads images, see `text_part`."""
+    architecture, fields = model_format.architectures[0], {"reads_text": False} | others
     return Section("vision_config", "vision_model.", model_format, architecture, **fields)
 
 

@@ -46,12 +46,17 @@ FIELDS = (
 """The fields of config.json in GPT, GPT-2 and GPT-J."""
 
 
-def _read_mlp_dim(hf_config: HFConfig) -> dict[str, Any]:
-    return {"mlp_dim": hf_config.number("n_inner", None) or 4 * hf_config.number("n_embd")}
+def inner_width(theirs: str, width: str = "hidden_size") -> Computed:
+    """Returns the field of the feed-forward width, which is four times `width` by default."""
+
+    def read(hf_config: HFConfig) -> dict[str, Any]:
+        return {"mlp_dim": hf_config.number(theirs, None) or 4 * hf_config.number(width)}
+
+    return Computed(read, lambda config: {theirs: config.mlp_dim})
 
 
 FEED_FORWARD = (
-    Computed(_read_mlp_dim, lambda config: {"n_inner": config.mlp_dim}),
+    inner_width("n_inner", "n_embd"),
     Activation(theirs="activation_function", default="gelu_new"),
 )
 """The fields of the feed-forward layers in GPT-2 and GPT-J."""

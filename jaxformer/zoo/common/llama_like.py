@@ -2,12 +2,23 @@
 
 from typing import Any
 
-from jaxformer.functional.norms import RMSNorm
+from jaxformer.functional.norms import LayerNorm, RMSNorm
 from jaxformer.functional.positions.schemes import RoPE
-from jaxformer.hub.fields import Computed, NormEps, Number, Value, numbers
+from jaxformer.hub.fields import (
+    FULL,
+    SLIDING,
+    Computed,
+    NormEps,
+    Number,
+    Value,
+    Windows,
+    numbers,
+    read_windows,
+)
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.weights.weight_map import attention, block
+from jaxformer.hub.weights.weight_map import block
 from jaxformer.models import DecoderConfig
+from jaxformer.zoo.common.basics import NUMBERS, projections
 
 
 def llama(
@@ -34,13 +45,6 @@ def _read_padding(hf_config: HFConfig) -> dict[str, Any]:
     return {"embeddings.padding_id": hf_config.number("vocab_size") + pad if negative else pad}
 
 
-NUMBERS = {
-    "num_layers": "num_hidden_layers",
-    "model_dim": "hidden_size",
-    "num_heads": "num_attention_heads",
-    "mlp_dim": "intermediate_size",
-    "vocab_size": "vocab_size",
-}
 FIELDS = (
     *numbers(NUMBERS),
     Number("num_kv_heads", "num_key_value_heads", None),
@@ -58,18 +62,44 @@ WINDOW = Computed(
     lambda config: {"sliding_window": config.windows[0]},
 )
 """All layers have the same window."""
+QUERY_KEY_NORM = NormEps(
+    theirs="rms_norm_eps", make=RMSNorm, also=("self_attention.query_key_norm",)
+)
+"""The epsilon of all norms, those of queries and keys included."""
+
+
+def norm_of_each_head(theirs: str) -> Computed:
+    """Returns the flag for norms of queries and keys with separate parameters in each head."""
+
+    def read(hf_config: HFConfig) -> dict[str, Any]:
+        if not hf_config.take(theirs, False):
+            return {}
+        norm = LayerNorm(eps=hf_config.number("layer_norm_eps"), bias=False)
+        return {
+            "self_attention.query_key_norm": norm,
+            "self_attention.query_key_norm_over": "each_head",
+        }
+
+    return Computed(read, lambda config: {theirs: config.self_attention.query_key_norm is not None})
+
+
+def used_window(hf_config: HFConfig) -> int | None:
+    """Returns the window of the layers that have one; None if it is not used."""
+    window = hf_config.number("sliding_window", None)
+    return window if hf_config.take("use_sliding_window", False) else None
+
+
+def alternating_windows(hf_config: HFConfig, every: int, window: int | None) -> Windows:
+    """Returns the windows where, by default, all layers except every `every`-th have one."""
+    layers = range(1, hf_config.number("num_hidden_layers") + 1)
+    kinds = [SLIDING if layer % every else FULL for layer in layers]
+    return read_windows(hf_config, kinds, window)
 
 
 def names(*norms: str) -> dict[str, str]:
     """Returns the names of the modules; `norms` are the names of a block's norms in order."""
     parts = {
-        **attention(
-            0,
-            query="self_attn.q_proj",
-            key="self_attn.k_proj",
-            value="self_attn.v_proj",
-            output="self_attn.o_proj",
-        ),
+        **projections("self_attn", "o_proj"),
         "sublayers.0.attention.query_norm": "self_attn.q_norm",
         "sublayers.0.attention.key_norm": "self_attn.k_norm",
         "sublayers.1.gate": "mlp.gate_proj",

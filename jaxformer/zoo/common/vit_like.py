@@ -11,6 +11,7 @@ from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.weights.layouts import Patches, PixelShuffle, Same
 from jaxformer.hub.weights.weight_map import attention, block
 from jaxformer.models import MaskedPixels, VisionConfig
+from jaxformer.zoo.common.basics import BASE_SIZES, of_head
 
 
 def vit(
@@ -84,12 +85,7 @@ FIELDS = (
             "num_heads": "num_attention_heads",
             "channels": "num_channels",
         },
-        {
-            "num_hidden_layers": 12,
-            "hidden_size": 768,
-            "num_attention_heads": 12,
-            "num_channels": 3,
-        },
+        BASE_SIZES | {"num_channels": 3},
     ),
     NormEps(default=1e-12),
     Activation(default="gelu"),
@@ -132,13 +128,10 @@ def names(name: str, blocks: dict[str, str] = BLOCK) -> dict[str, str]:
     }
 
 
-def _write_stride(config: VisionConfig) -> dict[str, Any]:
-    strides = [head.stride for head in config.heads if isinstance(head, MaskedPixels)]
-    return {"encoder_stride": strides[0]} if strides else {}
-
-
-STRIDE = Computed(lambda hf_config: {}, _write_stride)
-"""The size of the prediction for a masked patch; a task reads it."""
+STRIDE = of_head(MaskedPixels, {"stride": "encoder_stride"})
+"""The size of the prediction for a masked patch."""
+BACKBONE = ("drop_path_rate", "out_*", "_out_*", "reshape_hidden_states", "stage_names")
+"""Fields of config.json for training, and for models of which this is a part."""
 LAYOUTS = {
     "patch_projection.kernel": Patches(),
     "class_token": Same(leading=2),

@@ -20,10 +20,12 @@ from jaxformer.hub.model_format import Architecture
 from jaxformer.hub.tasks.classes import Task
 from jaxformer.hub.tasks.speech import ClipClassificationTask, CTCTask, QuantizedFramesTask
 from jaxformer.hub.weights.layouts import Codebooks, Same, Taps
-from jaxformer.hub.weights.weight_map import WeightMap, attention, block
+from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import CTC, Classification, QuantizedFrames, WaveformConfig
+from jaxformer.models.model import ModelConfig
 from jaxformer.nn import Embeddings, PostNorm, PreNorm
 from jaxformer.nn.waveform import ConvolutionalFeatures, PositionalConvolution, SpanMasking
+from jaxformer.zoo.common.basics import BASE_SIZES, SIZES, of_head, projections
 
 _LARGE = {
     "features": ConvolutionalFeatures(bias=True, norm="each"),
@@ -86,6 +88,11 @@ def _sizes(hf_config: HFConfig, name: str, default: tuple[int, ...]) -> tuple[in
     return tuple(sizes)
 
 
+def read_flag(hf_config: HFConfig, name: str, default: bool) -> bool:
+    """Returns a field that is true or false."""
+    return Flag("", name, default).read(hf_config)[""]
+
+
 def _read_convolutions(hf_config: HFConfig) -> dict[str, Any]:
     """Reads the convolutions of samples, and that of positions, with one activation."""
     f = read_activation(hf_config, "feat_extract_activation", "gelu")
@@ -94,7 +101,7 @@ def _read_convolutions(hf_config: HFConfig) -> dict[str, Any]:
         for ours, (theirs, default) in _CONVOLUTIONS.items()
     }
     norm = hf_config.choose("feat_extract_norm", _NORMS, "group")
-    bias = Flag("", "conv_bias", False).read(hf_config)[""]
+    bias = read_flag(hf_config, "conv_bias", False)
     positions = PositionalConvolution(
         kernel_size=hf_config.number("num_conv_pos_embeddings", 128),
         groups=hf_config.number("num_conv_pos_embedding_groups", 16),
@@ -128,7 +135,7 @@ def _write_convolutions(config: WaveformConfig) -> dict[str, Any]:
 def _read_norms(hf_config: HFConfig) -> dict[str, Any]:
     """Reads where the norms are, and their epsilon."""
     norm = LayerNorm(eps=hf_config.number("layer_norm_eps", 1e-5))
-    stable = Flag("", "do_stable_layer_norm", False).read(hf_config)[""]
+    stable = read_flag(hf_config, "do_stable_layer_norm", False)
     residual = PreNorm() if stable else PostNorm()
     return {"norm": norm, "residual": residual, "embeddings.norm": None if stable else norm}
 
@@ -144,7 +151,7 @@ def _read_spans(hf_config: HFConfig) -> dict[str, Any]:
     """Reads what is masked in training."""
     values = {ours: hf_config.number(theirs, default) for ours, (theirs, default) in _SPANS.items()}
     rates = {name: float(values[name]) for name in values if name.endswith("probability")}
-    enabled = Flag("", "apply_spec_augment", True).read(hf_config)[""]
+    enabled = read_flag(hf_config, "apply_spec_augment", True)
     return {"span_masking": SpanMasking(**(values | rates), enabled=enabled)}
 
 
@@ -154,38 +161,21 @@ def _write_spans(config: WaveformConfig) -> dict[str, Any]:
     return values | {"apply_spec_augment": own.enabled}
 
 
-def _write_heads(config: WaveformConfig) -> dict[str, Any]:
-    """Writes the fields that only heads read."""
-    values: dict[str, Any] = {}
-    for head in config.heads:
-        if isinstance(head, CTC):
-            values |= {"vocab_size": head.vocab_size, "pad_token_id": head.blank}
-        if isinstance(head, QuantizedFrames):
-            fields = QuantizedFramesTask.FIELDS
-            values |= {theirs: getattr(head, ours) for ours, theirs in fields.items()}
-        if isinstance(head, Classification) and head.dense is not None:
-            values |= {
-                "classifier_proj_size": head.dense.output_width(config.model_dim),
-                "use_weighted_layer_sum": head.mixes_layers,
-            }
-    return values
+def write_classifier(config: ModelConfig) -> dict[str, Any]:
+    """Returns the fields of config.json that only the classifier of clips reads."""
+    heads = (head for head in config.heads if isinstance(head, Classification) and head.dense)
+    return {
+        name: value
+        for head in heads
+        for name, value in (
+            ("classifier_proj_size", head.dense.output_width(config.model_dim)),
+            ("use_weighted_layer_sum", head.mixes_layers),
+        )
+    }
 
 
 FIELDS = (
-    *numbers(
-        {
-            "num_layers": "num_hidden_layers",
-            "model_dim": "hidden_size",
-            "num_heads": "num_attention_heads",
-            "mlp_dim": "intermediate_size",
-        },
-        {
-            "num_hidden_layers": 12,
-            "hidden_size": 768,
-            "num_attention_heads": 12,
-            "intermediate_size": 3072,
-        },
-    ),
+    *numbers(SIZES, BASE_SIZES),
     Activation(default="gelu"),
     Number("dropout", "hidden_dropout", 0.1),
     Number("self_attention.dropout", "attention_dropout", 0.1),
@@ -193,7 +183,9 @@ FIELDS = (
     Computed(_read_convolutions, _write_convolutions),
     Computed(_read_norms, _write_norms),
     Computed(_read_spans, _write_spans),
-    Computed(lambda hf_config: {}, _write_heads),
+    of_head(CTC, {"vocab_size": "vocab_size", "blank": "pad_token_id"}),
+    of_head(QuantizedFrames, QuantizedFramesTask.FIELDS),
+    Computed(lambda hf_config: {}, write_classifier),
     Expect("adapter_attn_dim", None),
 )
 """The fields of config.json that both have."""
@@ -217,13 +209,7 @@ ALIASES = {
 """The names of the weight norm's tensors in files of older versions of PyTorch."""
 
 _BLOCK = {
-    **attention(
-        0,
-        query="attention.q_proj",
-        key="attention.k_proj",
-        value="attention.v_proj",
-        output="attention.out_proj",
-    ),
+    **projections("attention"),
     "norms.0": "layer_norm",
     "sublayers.1.up": "feed_forward.intermediate_dense",
     "sublayers.1.down": "feed_forward.output_dense",

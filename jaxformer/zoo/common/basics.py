@@ -1,0 +1,66 @@
+"""Fields of config.json and names of tensors that most systems have."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxformer.hub.fields import Computed
+from jaxformer.hub.weights.layouts import Concatenated, Layout
+from jaxformer.hub.weights.weight_map import Fused, attention
+from jaxformer.models import Head
+from jaxformer.models.model import ModelConfig
+
+SIZES = {
+    "num_layers": "num_hidden_layers",
+    "model_dim": "hidden_size",
+    "num_heads": "num_attention_heads",
+    "mlp_dim": "intermediate_size",
+}
+"""Our sizes -> the fields of config.json."""
+NUMBERS = SIZES | {"vocab_size": "vocab_size"}
+"""The sizes of models of text."""
+BASE_SIZES = {
+    "num_hidden_layers": 12,
+    "hidden_size": 768,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+}
+"""The sizes of BERT base, the defaults of many systems."""
+
+
+def of_head(kind: type[Head], fields: Mapping[str, str]) -> Computed:
+    """Returns fields of config.json that a task reads, and that are written from its head.
+
+    Args:
+        kind: The class of the head.
+        fields: Fields of the head -> those of config.json.
+    """
+
+    def write(config: ModelConfig) -> dict[str, Any]:
+        heads = (head for head in config.heads if isinstance(head, kind))
+        return {theirs: getattr(head, ours) for head in heads for ours, theirs in fields.items()}
+
+    return Computed(lambda hf_config: {}, write)
+
+
+def projections(module: str, output: str = "out_proj", number: int = 0) -> dict[str, str]:
+    """Returns the names of the projections of attention in a sublayer: `self_attn.q_proj`, ...
+
+    Args:
+        module: The name of the attention.
+        output: That of its output projection.
+        number: The number of the sublayer.
+    """
+    names = (f"{module}.{part}_proj" for part in "qkv")
+    return attention(number, *names, f"{module}.{output}")
+
+
+def fused_attention(tensor: str, layout: Layout) -> Fused:
+    """Returns the tensor that holds the query, key and value projections of self-attention."""
+    own = "transformer.stack.group.*.sublayers.0.attention"
+    return Fused(tuple(f"{own}.{name}" for name in ("query", "key", "value")), tensor, layout)
+
+
+def fused_gate(tensor: str) -> Fused:
+    """Returns the tensor that holds the gate of the feed-forward layer, then what it gates."""
+    layer = "transformer.stack.group.*.sublayers.1"
+    return Fused((f"{layer}.gate", f"{layer}.up"), tensor, Concatenated())
