@@ -9,7 +9,7 @@ from jaxformer.data import Bytes, TokenizerFile
 from jaxformer.data.chat.preferences.config import PreferenceData
 from jaxformer.data.chat.preferences.pairs import Answer, FittingRows, Pair
 from jaxformer.data.chat.preferences.rows import Preference
-from jaxformer.data.files.tables import Record
+from jaxformer.data.files.record import Record
 from jaxformer.errors import DataError
 
 ASKED = {"role": "user", "content": "Which colour?"}

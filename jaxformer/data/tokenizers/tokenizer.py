@@ -14,7 +14,14 @@ from tokenizers import Tokenizer as RustTokenizer
 
 from jaxformer.data.tokenizers import training as tokenizer_training
 from jaxformer.data.tokenizers.files import bounded_matches, write_tokenizer
-from jaxformer.data.tokenizers.special_tokens import Frame, Role, frame_of, ids_of, names_as_text
+from jaxformer.data.tokenizers.special_tokens import (
+    Frame,
+    Role,
+    frame_of,
+    ids_of,
+    names_as_text,
+    special_tokens_in,
+)
 from jaxformer.data.tokenizers.training import END_OF_TEXT, PAD
 from jaxformer.errors import ConfigError, did_you_mean
 
@@ -207,9 +214,7 @@ class HuggingFaceTokenizer(Tokenizer):
     def pieces(self) -> list[str | None]:
         """Returns the text of each id, without the marks that tokenizers put at words."""
         names = {id_: name for name, id_ in self._rust.get_vocab(with_added_tokens=True).items()}
-        added = self._rust.get_added_tokens_decoder()
-        special = {id_ for id_, token in added.items() if token.special}
-        special |= {self.end_of_text_id, self.pad_id}
+        special = {*special_tokens_in(self._rust), self.end_of_text_id, self.pad_id}
         text_of = tokenizer_training.piece_reader(self._rust)
         return [
             text_of(names[id_]) if id_ in names and id_ not in special else None

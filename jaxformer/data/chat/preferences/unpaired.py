@@ -3,7 +3,7 @@
 import json
 import os
 import reprlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, NamedTuple
@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from jaxformer.data.bad_rows import BadRows, each
-from jaxformer.data.chat.answers.spans import content_text, with_last_answer_only
+from jaxformer.data.chat.answers.spans import with_last_answer_only
 from jaxformer.data.chat.choice import encoders
 from jaxformer.data.chat.conversations import ConversationData
 from jaxformer.data.chat.encoder import ChatEncoder
@@ -80,9 +80,6 @@ class UnpairedPreferenceData(ConversationData[JudgedRow]):
 
     def conversations(self, row: JudgedRow) -> list[Conversation]:
         return [row.chat]
-
-    def texts(self, row: JudgedRow) -> Iterator[str]:
-        return map(content_text, row.chat.messages)
 
     def render(
         self,
