@@ -104,11 +104,11 @@ def test_json_lines_yields_one_document_per_line(tmp_path):
         (b'{"text": "a\xff"}', "not UTF-8 at byte 11 of the line"),
         (b'["a"]', "expected a JSON object, found a list"),
         (b"null", "expected a JSON object, found null"),
-        (b'{"body": "a", "id": 1}', "no field 'text'; the fields are: 'body', 'id'"),
-        (b"{}", "no field 'text'; the fields are: none"),
-        (b'{"text": 3}', "field 'text' holds a number, not a string"),
-        (b'{"text": null}', "field 'text' holds null, not a string"),
-        (b'{"text": "a\\ud800"}', "field 'text' holds half of a surrogate pair at character 1"),
+        (b'{"body": "a", "id": 1}', "no column 'text'; the columns are: 'body', 'id'"),
+        (b"{}", "no column 'text'; the columns are: none"),
+        (b'{"text": 3}', "column 'text' holds 3, not a text"),
+        (b'{"text": null}', "column 'text' holds None, not a text"),
+        (b'{"text": "a\\ud800"}', "column 'text' holds half of a surrogate pair at character 1"),
     ],
 )
 def test_a_bad_json_line_is_named_with_file_and_line(tmp_path, line, message):

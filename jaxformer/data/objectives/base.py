@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from jaxformer.checks import check_field, check_types
-from jaxformer.data.dataset import Batch, ExampleSource
+from jaxformer.data.dataset import Batch, ExampleSource, padded
 from jaxformer.data.text.packing import Joined, Packing, Rows, TokenRow, TokenStream
 from jaxformer.data.tokenizers.special_tokens import Role
 from jaxformer.data.tokenizers.specs import Tokenizer
@@ -240,7 +240,9 @@ def teacher_forced(
     """
     size = lengths["inputs"]
     decoder_size = lengths["decoder_inputs"]
-    shifted = np.concatenate([[start_id], targets])[: len(targets)]
+    source = source.astype(np.int32)
+    targets = targets.astype(np.int32)
+    shifted = np.insert(targets, 0, start_id)[: len(targets)]
     valid = np.arange(decoder_size) < len(targets)
     return {
         "inputs": padded(source, size, pad_id),
@@ -250,10 +252,3 @@ def teacher_forced(
         "targets": padded(targets, decoder_size, pad_id),
         "weights": valid.astype(np.float32),
     }
-
-
-def padded(tokens: np.ndarray, size: int, fill: int) -> np.ndarray:
-    """Returns tokens, int [n], followed by `fill` up to `size`: int32 [size]."""
-    row = np.full(size, fill, np.int32)
-    row[: len(tokens)] = tokens
-    return row

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from jaxformer.data.dataset import Batch, ExampleSource
+from jaxformer.data.dataset import Batch, ExampleSource, padded
 from jaxformer.data.rows import Row, TaskData
 from jaxformer.data.tokenizers.special_tokens import Frame, Role
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
@@ -48,6 +48,18 @@ class SpecialTokens(NamedTuple):
         """Returns BERT's special tokens: `first` a `last` b `last`, with token type 1 from b on."""
         one = Frame(((first,), (last,)), ((0,), (0,)), (0,))
         return cls((one, Frame(((first,), (last,), (last,)), ((0,), (0,), (1,)), (0, 1))))
+
+    @classmethod
+    def around_text(cls, tokenizer: Tokenizer, *, own: bool) -> "SpecialTokens":
+        """Returns the special tokens around one text, with end-of-text alone after it by default.
+
+        Args:
+            tokenizer: The tokenizer.
+            own: Whether to take the special tokens that the tokenizer adds itself, if any.
+        """
+        frame = tokenizer.frame(1) if own else None
+        frame = frame or Frame(((), (tokenizer.end_of_text_id,)), ((), (0,)), (0,))
+        return cls((frame, frame))
 
     def count(self, texts: int) -> int:
         """Returns the number of special tokens around one text or two."""
@@ -193,14 +205,6 @@ def encode_each(texts: Iterable[str], tokenizer: Tokenizer) -> dict[str, np.ndar
     """Returns the tokens int32 [tokens] of each different text."""
     different = list(dict.fromkeys(texts))
     return dict(zip(different, tokenizer.encode_batch(different), strict=True))
-
-
-def padded(values: np.ndarray, length: int, fill: float) -> np.ndarray:
-    """Returns values [tokens] followed by `fill` up to `length`, of the same dtype."""
-    # Several times as fast as `np.pad`.
-    row = np.full(length, fill, values.dtype)
-    row[: len(values)] = values
-    return row
 
 
 def model_inputs(text: EncodedText, length: int, pad_id: int) -> Batch:

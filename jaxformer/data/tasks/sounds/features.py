@@ -14,9 +14,8 @@ import jax
 import numpy as np
 
 from jaxformer.checks import FINITE, POSITIVE, at_least, check_fields, check_types
-from jaxformer.data.dataset import Batch
+from jaxformer.data.dataset import Batch, padded
 from jaxformer.data.tasks.images.pixels import PREPROCESSOR
-from jaxformer.data.tasks.sequences import padded
 from jaxformer.errors import DataError
 from jaxformer.functional.audio import kaldi_filter_banks, log_mel, log_mel_power
 from jaxformer.io.model_files import read_object
