@@ -6,10 +6,10 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from jaxformer.data.files.tables import read_records
 from jaxformer.data.tasks.parallel_text import read_parallel
 from jaxformer.data.tasks.tags.sources import read_columns
-
 from jaxformer.errors import DataError
 from jaxformer.extras import MissingExtra
 
