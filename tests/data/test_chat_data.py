@@ -1,11 +1,11 @@
 """Chat data as batches: what is learned, packing, splits, order, lengths."""
 
 import dataclasses
-import json
 
 import jax
 import numpy as np
 import pytest
+from corpora import write_rows
 
 from jaxformer.data import Bytes
 from jaxformer.data.chat import ChatData, PackedChats, PaddedChats
@@ -32,9 +32,7 @@ ROWS = [
 
 
 def write(folder, rows, name="chat.jsonl"):
-    file = folder / name
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(file)
+    return write_rows(folder / name, rows)
 
 
 @pytest.fixture
@@ -142,19 +140,6 @@ def test_the_split_is_of_conversations_and_stays_when_others_come(config, tmp_pa
     more, also = sides([*ROWS, *(turns(f"new {n}", "c") for n in range(20)), *ROWS[:9]], "more")
     assert train < more
     assert validation < also
-
-
-@pytest.mark.more
-def test_the_order_is_a_function_of_seed_and_step(config, tmp_path):
-    one, other = (prepared(config, tmp_path / name, packing=PaddedChats()) for name in "ab")
-    seeds = prepared(config, tmp_path / "c", packing=PaddedChats(), seed=1)
-    for step in (0, 5, 6, 17):
-        batch = one.train.batch(step)
-        for name, values in other.train.batch(step).items():
-            np.testing.assert_array_equal(values, batch[name])
-        halves = [one.train.batch(step, rows)["inputs"] for rows in ([0, 1], [2, 3])]
-        np.testing.assert_array_equal(np.concatenate(halves), batch["inputs"])
-        assert (seeds.train.batch(step)["inputs"] != batch["inputs"]).any()
 
 
 def test_validation_of_its_own_needs_no_training_file(config, tmp_path):

@@ -133,16 +133,6 @@ def test_without_noise_inputs_are_the_targets():
     np.testing.assert_array_equal(example["inputs"], example["targets"])
 
 
-def test_a_blank_row_counts_nothing():
-    function = Denoising().bind(TOKENIZER, 12)
-    example = function(row_of("One. Two.", 10), np.random.default_rng(0))
-    blank = function(row_of("", 10), np.random.default_rng(0))
-    assert {k: (v.shape, v.dtype) for k, v in blank.items()} == {
-        k: (v.shape, v.dtype) for k, v in example.items()
-    }
-    assert not any(blank[key].any() for key in ("weights", "segments", "decoder_segments"))
-
-
 def test_what_cannot_work_is_refused():
     with pytest.raises(ConfigError, match="Denoising takes each row as one text"):
         Denoising().validate(Packed(), 100)

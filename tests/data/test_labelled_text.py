@@ -75,16 +75,6 @@ def test_labels_are_numbered_and_kept(config, tmp_path):
     assert (rows["label_weights"] == 1).all()
 
 
-def test_every_row_is_on_one_side(config, tmp_path):
-    data = config.prepare(tmp_path / "run")
-    sides = [
-        {data.tokenizer.decode(tokens) for tokens in all_rows(side)["inputs"]}
-        for side in (data.train, data.validation)
-    ]
-    assert not sides[0] & sides[1]
-    assert sum(map(len, sides)) == 40
-
-
 def test_regression(config, tmp_path):
     rows = [(f"x{n}", f"y{n}", str(n / 4)) for n in range(8)]
     config = dataclasses.replace(config, train=table(tmp_path, rows), labels=Number())

@@ -1,13 +1,13 @@
 """Mixtures: the proportions, the epochs of each source, and an order that is a pure function."""
 
 import dataclasses
-import json
 import math
 from collections import Counter
 
 import grain
 import numpy as np
 import pytest
+from corpora import write_texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -155,8 +155,7 @@ def test_rows_that_differ_cannot_be_mixed():
 
 def write(path, letter, count):
     texts = [f"{letter * 3}{number:03d}" for number in range(count)]
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    return JsonLines(str(path))
+    return write_texts(path, texts)
 
 
 @pytest.fixture

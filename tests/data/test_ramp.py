@@ -16,7 +16,6 @@ from jaxformer.data import (
     DataConfig,
     Denoising,
     Joined,
-    JsonLines,
     MaskedLM,
     Mixture,
     Packed,
@@ -349,10 +348,3 @@ def test_a_length_that_a_checkpoint_decides_is_checked_later():
 def test_what_is_read_stays_read_in_a_run_that_goes_on(ramp, batch_size, steps, same):
     old = DataConfig(objective=CausalLM(), sequence_length=16, batch_size=4, ramp=GROWING)
     assert same_start(old, replace(old, ramp=ramp, batch_size=batch_size), steps) == same
-
-
-def test_json_lines_take_a_ramp_as_any_text(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": "abc abc"}\n' * 50)
-    source = JsonLines(str(tmp_path / "a.jsonl"))
-    data = DataConfig(source=source, tokenizer=Bytes(), sequence_length=16, ramp=GROWING)
-    assert data.prepare(tmp_path / "run").train.batch(0)["inputs"].shape == (8, 4)

@@ -108,19 +108,6 @@ def test_tokens_are_masked_as_in_masked_language_modelling(label):
         assert not np.isin(example["targets"][chosen], [CLS, SEP, PAD]).any()
 
 
-@pytest.mark.parametrize("label", LABELS)
-def test_a_blank_row_counts_nothing(label):
-    examples = examples_of(30, label)
-    example, blank = examples.read(0, np.random.default_rng(0)), examples.blank()
-    assert {k: (v.shape, v.dtype) for k, v in blank.items()} == {
-        k: (v.shape, v.dtype) for k, v in example.items()
-    }
-    assert example[label].shape == example[f"{label}_weights"].shape == ()
-    assert example[f"{label}_weights"] == 1
-    assert not any(blank[key].any() for key in ("weights", f"{label}_weights", "segments"))
-    assert (blank["inputs"] == PAD).all()
-
-
 def test_what_cannot_work_is_refused():
     with pytest.raises(ConfigError, match="SentencePairs takes each row as one text"):
         SentencePairs().validate(Packed(), 100)

@@ -131,6 +131,8 @@ def test_fingerprints_of_older_sources_stay_as_they_are(mixed):
         ("a.txt.zst", b"no zstd", r"a\.txt\.zst: damaged, or not compressed as its name says"),
         ("a.txt.gz", gzip.compress(b"a\0b", mtime=0), r"a\.txt\.gz: not text: byte 1 is null"),
         ("a.txt", b"ab\xff", r"a\.txt: not UTF-8 at byte 2"),
+        ("a.txt", b"\xef\xbb\xbfab\xff", r"a\.txt: not UTF-8 at byte 5"),
+        ("a.txt", "text".encode("utf-16-le"), r"a\.txt: not text: byte 1 is null"),
         ("a.parquet", b"PAR1", r"a\.parquet: not a Parquet file that can be read"),
         ("a.arrow", b"ARROW1", r"a\.arrow: not an Arrow file that can be read"),
     ],
