@@ -16,7 +16,7 @@ _CANDIDATES = 100
 
 
 class SizedExamples(ExampleSource):
-    """Examples that can be padded to a length of one's choice."""
+    """Examples that can be padded to any length."""
 
     sizes: np.ndarray
     """int [rows], the length of each row before padding."""

@@ -165,12 +165,14 @@ class ChatTemplate:
             for answer, request in zip(answers, requests, strict=False)
         ]
 
+    def error_at(self, where: str, reason: str) -> DataError:
+        """Returns an error about a chat, which `where` names if it comes from a file."""
+        place = f"{where}: " if where else ""
+        return DataError(f"{place}{self.file}: {reason}")
+
     def _read(self, answer: Mapping[str, Any], where: str) -> Rendered | DataError:
         if "error" in answer:
-            place = f"{where}: " if where else ""
-            return DataError(
-                f"{place}{self.file}: the template refused this chat: {answer['error']}"
-            )
+            return self.error_at(where, f"the template refused this chat: {answer['error']}")
         return Rendered(
             answer["text"],
             tuple((start, end) for start, end in answer["spans"]),

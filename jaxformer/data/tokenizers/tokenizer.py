@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import ArrayLike
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as RustTokenizer
 
 from jaxformer.data.tokenizers import training as tokenizer_training
@@ -151,9 +151,8 @@ class ByteTokenizer(Tokenizer):
     def backend_tokenizer(self) -> RustTokenizer:
         """The equivalent byte-level BPE without merges."""
         alphabet = tokenizer_training.byte_alphabet()
-        rust = RustTokenizer(models.BPE({char: byte for byte, char in enumerate(alphabet)}, []))
-        rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        rust.decoder = decoders.ByteLevel()
+        ids = {character: byte for byte, character in enumerate(alphabet)}
+        rust = tokenizer_training.byte_level(models.BPE(ids, []))
         rust.add_special_tokens([AddedToken(name) for name in self._special])
         return rust
 

@@ -275,8 +275,7 @@ class AnswerFinder:
         return _THOUGHT.sub("", after.text[len(before.text) :]) if begun else ""
 
     def _error(self, chat: Conversation, reason: str) -> DataError:
-        where = f"{chat.where}: " if chat.where else ""
-        return DataError(f"{where}{self._template.file}: {reason}; {_REMEDY}")
+        return self._template.error_at(chat.where, f"{reason}; {_REMEDY}")
 
 
 def _prefixes(places: Sequence[int]) -> tuple[tuple[int, bool], ...]:

@@ -64,7 +64,7 @@ class CallSyntax:
     """What comes between a name and the object after it."""
 
     def parts(self) -> str:
-        """Returns the parts of the form besides JSON objects, which may be special tokens."""
+        """Returns the parts of the form other than JSON objects, which may be special tokens."""
         return "\n".join((self.opening, self.between, self.closing, self.after_name))
 
     def find(self, text: str, names: Sequence[str]) -> ParsedAnswer:

@@ -113,7 +113,7 @@ def _is_text(value: object) -> bool:
 
 
 def _messages(record: Record, column: str, role: str) -> list[Message]:
-    """The messages in a column; a text is one message by `role`, and null is no message."""
+    """The messages in a column; a text is one message by `role`, and null stands for none."""
     value = record.values.get(column)
     if value is None:
         return []

@@ -160,14 +160,8 @@ class JudgedExamples(PairExamples):
 
 
 def _encoded(encoder: ChatEncoder, chats: Sequence[Conversation]) -> list[Answer]:
-    found = []
-    for chat, encoded in zip(chats, encoder.encode_batch(chats), strict=True):
-        answer = Answer(encoded.tokens, encoded.is_answer)
-        if not answer.learned[1:].any():
-            raise DataError(f"{chat.where}: no answer: the chat template leaves it out")
-        end = int(np.flatnonzero(answer.learned)[-1]) + 1
-        found.append(answer.part(0, end))
-    return found
+    answers = (Answer(chat.tokens, chat.is_answer) for chat in encoder.encode_answers(chats))
+    return [answer.part(0, int(np.flatnonzero(answer.learned)[-1]) + 1) for answer in answers]
 
 
 def _exchanged(own: Answer, other: Answer, length: int) -> Answer:
