@@ -129,6 +129,16 @@ def started(source, folder, num_proc=1, script=SCRIPT):
     return process
 
 
+def killed(source, folder, num_shards, num_proc=1):
+    """Kills a build once it has some shards."""
+    process = started(source, folder, num_proc)
+    while len(shards_in(folder)) < num_shards:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
 def shards_in(folder):
     return sorted(path.name for path in Path(folder).glob(".corpus-*/shard-*"))
 
@@ -139,12 +149,7 @@ def shards_in(folder):
 def test_a_killed_build_goes_on_after_its_last_whole_shard(tmp_path, num_proc, kills):
     source, run = write(tmp_path / "corpus.jsonl", 20_000), tmp_path / "run"
     for kill in range(1, kills + 1):
-        process = started(source, run, num_proc)
-        while len(shards_in(run)) < 3 * kill:
-            assert process.poll() is None, process.stderr.read()
-            time.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+        killed(source, run, 3 * kill, num_proc)
     before = shards_in(run)
     stamps = {name: os.stat(next(run.glob(f".corpus-*/{name}"))).st_mtime_ns for name in before}
     options = CorpusOptions(shard_bytes=100_000)
@@ -209,11 +214,7 @@ def test_a_lost_shard_is_tokenised_again(source, tmp_path):
 @pytest.mark.more
 def test_what_a_killed_build_of_other_documents_left_is_removed(tmp_path):
     source, run = write(tmp_path / "corpus.jsonl", 20_000), tmp_path / "run"
-    process = started(source, run)
-    while len(shards_in(run)) < 2:
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    killed(source, run, 2)
     write(tmp_path / "corpus.jsonl", 50)
     load_or_build(Split(source, 0.1, seed=0), Bytes(), run)
     assert {path.name[:7] for path in run.iterdir()} == {"corpus-", "tokeniz"}
@@ -238,11 +239,7 @@ def test_a_large_corpus_of_one_shard_stays_one(source, tmp_path, caplog):
 @pytest.mark.more
 def test_documents_that_changed_unnoticed_are_refused(tmp_path, monkeypatch):
     source, run = write(tmp_path / "corpus.jsonl", 20_000), tmp_path / "run"
-    process = started(source, run)
-    while len(shards_in(run)) < 2:
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    killed(source, run, 2)
     unchanged, content = source.fingerprint(), Path(source.path).read_text()
     monkeypatch.setattr(JsonLines, "fingerprint", lambda self: unchanged)
     Path(source.path).write_text(content.replace('"}\n{"text": "', " " * 13, 1))

@@ -24,36 +24,6 @@ def values(file, **options):
     return [record.values for record in read_records(file, **options)]
 
 
-# The four as GLUE distributes them ---------------------------------------------------------------
-
-
-def test_sst2(tmp_path):
-    file = write(tmp_path, "train.tsv", 'sentence\tlabel\nhide " new secretions\t0\na "b\t1\n')
-    rows = values(file)
-    assert rows == [
-        {"sentence": 'hide " new secretions', "label": "0"},
-        {"sentence": 'a "b', "label": "1"},
-    ]
-
-
-def test_cola_has_no_header(tmp_path):
-    file = write(tmp_path, "train.tsv", "gj04\t1\t\tOur friends won't buy it.\ngj04\t0\t*\tBy.\n")
-    first, second = read_records(file, header=False)
-    assert (first.text("3"), first.text("1")) == ("Our friends won't buy it.", "1")
-    assert (second.text("3"), second.text("1")) == ("By.", "0")
-
-
-def test_mrpc_begins_with_a_byte_order_mark(tmp_path):
-    text = (
-        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t7\t8\tAmrozi said.\tHe said.\r\n"
-    )
-    (row,) = read_records(write(tmp_path, "msr_paraphrase_train.txt", text))
-    assert row.text("Quality") == "1"
-    assert row.text("#2 String") == "He said."
-
-
-# Other formats -----------------------------------------------------------------------------------
-
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), min_size=1)
 
 
