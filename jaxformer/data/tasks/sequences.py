@@ -39,9 +39,11 @@ class SpecialTokens(NamedTuple):
         own = tuple(tokenizer.frame(texts) for texts in (1, 2))
         if by == "tokenizer" and None not in own:
             return cls(own)
-        if by == "tokenizer" and not _has(tokenizer, "cls"):
+        first, last = (_special_id(tokenizer, role) for role in ("cls", "sep"))
+        if by == "tokenizer" and first is None:
             return cls((Frame(((), ()), ((), ()), (0,)), Frame(((),) * 3, ((),) * 3, (0, 1))))
-        return cls.bert(_id_of(tokenizer, "cls"), _id_of(tokenizer, "sep"))
+        end = tokenizer.end_of_text_id
+        return cls.bert(end if first is None else first, end if last is None else last)
 
     @classmethod
     def bert(cls, first: int, last: int) -> "SpecialTokens":
@@ -287,15 +289,8 @@ def check_fit(
     )
 
 
-def _has(tokenizer: Tokenizer, role: Role) -> bool:
-    try:
-        return tokenizer.special_ids(role) is not None
-    except ConfigError:
-        return False
-
-
-def _id_of(tokenizer: Tokenizer, role: Role) -> int:
+def _special_id(tokenizer: Tokenizer, role: Role) -> int | None:
     try:
         return int(tokenizer.special_ids(role)[0])
     except ConfigError:
-        return tokenizer.end_of_text_id
+        return None

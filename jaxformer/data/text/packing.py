@@ -206,11 +206,7 @@ def best_fit_decreasing(lengths: np.ndarray, capacity: int) -> np.ndarray:
 
 
 class _OpenRows:
-    """The rows by their remaining space; of rows with equal space, the latest comes first.
-
-    Args:
-        capacity: The space of an empty row.
-    """
+    """The rows by their remaining space; of rows with equal space, the latest comes first."""
 
     def __init__(self, capacity: int):
         self._capacity, self._num_rows = capacity, 0
