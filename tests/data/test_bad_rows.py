@@ -377,13 +377,6 @@ def test_every_kind_of_rows_leaves_bad_ones_out(tmp_path, caplog, kind):
     assert "1 of 31 rows left out; the first: " in caplog.text
 
 
-def test_more_than_five_in_a_hundred_stop_other_rows_too(tmp_path):
-    rows = [{"tokens": ["a"], "ner_tags": ["O"] * (1 + n % 2)} for n in range(20)]
-    config = TaggedText(train=TagTable(str(write(tmp_path, rows))), tokenizer=Bytes())
-    with pytest.raises(DataError, match=r"10 of 20 rows cannot be used.*:2: .*:4: .*:6: "):
-        replace(config, on_bad_row="skip").prepare(tmp_path / "run")
-
-
 @pytest.mark.parametrize("kind", ["labels", "tags"])
 def test_a_label_that_only_the_validation_has(tmp_path, caplog, kind):
     rows = [{"sentence": f"a{n}", "label": "xy"[n % 2]} for n in range(GOOD)]

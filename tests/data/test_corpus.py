@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from corpora import documents, load_or_build, write_texts
 
-from jaxformer.data import Bytes, JsonLines, StandardLibrary, TextFiles, TrainTokenizer
+from jaxformer.data import Bytes, JsonLines, TextFiles, TrainTokenizer
 from jaxformer.data.split import Split
 from jaxformer.data.text import corpus as corpus_module
 from jaxformer.errors import DataError
@@ -163,11 +163,3 @@ def test_the_fingerprint_is_of_the_content_not_of_the_folder(source, tmp_path):
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     load_or_build(split, Bytes(), tmp_path / "two")
     assert len(list((tmp_path / "two").glob("corpus-*"))) == 1
-
-
-def test_the_default_source_works(tmp_path):
-    source = StandardLibrary(max_bytes=200_000)
-    corpus = load_or_build(Split(source, 0.2, seed=0), TrainTokenizer("bpe", 512), tmp_path)
-    texts = sorted(document.text for document in source.documents())
-    held = [documents(s, corpus.tokenizer) for s in (corpus.train, corpus.validation)]
-    assert sorted(held[0] + held[1]) == texts

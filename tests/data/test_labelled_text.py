@@ -93,18 +93,6 @@ def test_the_last_batch_is_filled_with_rows_of_no_weight(config, tmp_path):
     assert sum(batch["label_weights"].sum() for batch in batches) == data.validation.num_rows
 
 
-def test_a_label_of_no_number_is_refused(config, tmp_path):
-    other = table(tmp_path, [("x", "y", "yes"), ("x", "y", "maybe")], "dev.tsv")
-    config = dataclasses.replace(config, validation=other)
-    with pytest.raises(DataError, match=r"dev\.tsv:3: the label 'maybe' .*: 'no', 'yes'"):
-        config.prepare(tmp_path / "run")
-
-
-def test_what_is_no_number_is_refused(config, tmp_path):
-    with pytest.raises(DataError, match=r"train\.tsv:\d+: the label '\w+' is not a number"):
-        dataclasses.replace(config, labels=Number()).prepare(tmp_path / "run")
-
-
 def test_other_labels_in_the_same_folder_are_refused(tmp_path):
     save_labels(tmp_path, ["a", "b"])
     assert save_labels(tmp_path, ["a", "b"]) == ("a", "b")

@@ -124,13 +124,6 @@ def test_bits_per_byte_need_every_token(config, tmp_path, objective):
     assert (datasets.tokens_per_byte is not None) == isinstance(objective, CausalLM)
 
 
-def test_another_objective_in_the_same_folder_finds_the_tokenizer_lacking(config, tmp_path):
-    config.prepare(tmp_path)
-    masked = dataclasses.replace(config, objective=MaskedLM())
-    with pytest.raises(ValueError, match=r"Bytes\(\) with special tokens \(cls, sep, mask\)"):
-        masked.prepare(tmp_path)
-
-
 def test_a_tokenizer_without_the_special_tokens_says_what_to_do(config, tmp_path):
     Bytes().fit([]).save(tmp_path / "plain")
     file = TokenizerFile(str(tmp_path / "plain"))

@@ -61,11 +61,6 @@ def test_conll_2003(tmp_path):
     assert sentences[1][0].where.endswith("train.txt:7")
 
 
-def test_ragged_columns_are_refused(tmp_path):
-    with pytest.raises(DataError, match=r"a\.txt:2: 1 fields"):
-        list(read_columns(write(tmp_path, "a.txt", "EU ORG\nrejects\n")))
-
-
 def test_a_wrong_column_names_those_there_are(tmp_path):
     (record,) = read_records(write(tmp_path, "a.tsv", "sentence\tlabel\nx\t1\n"))
     with pytest.raises(DataError, match=r"a\.tsv:2: no column 'text'; the columns are: 'sentence'"):

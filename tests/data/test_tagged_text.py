@@ -62,12 +62,6 @@ def test_a_long_sentence_is_cut_where_that_is_asked_for(config, tmp_path):
     assert (batch["inputs"][0] != data.tokenizer.pad_id).all()
 
 
-def test_an_unknown_tag_is_refused(config, tmp_path):
-    (tmp_path / "dev.txt").write_text("EU ORG\nParis CITY\n")
-    with pytest.raises(DataError, match=r"dev\.txt:2: the label 'CITY'"):
-        config.prepare(tmp_path / "run")
-
-
 def test_a_missing_column_is_named(tmp_path):
     (tmp_path / "a.txt").write_text("EU NNP ORG\n")
     with pytest.raises(DataError, match=r"a\.txt:1: no column 3; there are 3.*EU | NNP | ORG"):

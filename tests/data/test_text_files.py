@@ -9,8 +9,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from jaxformer.data import DataConfig, Document, Files, JsonLines, TextFiles
-from jaxformer.data.tokenizers.specs import Bytes
+from jaxformer.data import Document, Files, JsonLines, TextFiles
 from jaxformer.errors import DataError
 
 
@@ -148,12 +147,3 @@ def test_a_folder_without_text_and_a_wrong_option_say_what_is_right(tmp_path):
     (tmp_path / "a.md").write_text("x")
     with pytest.raises(DataError, match=r"is a folder without data: .*\.parquet.*\.txt"):
         Files(str(tmp_path)).fingerprint()
-
-
-def test_a_corpus_of_all_formats_is_trained_on(mixed, tmp_path_factory):
-    data = DataConfig(
-        source=Files(str(mixed)), tokenizer=Bytes(), sequence_length=4, validation_fraction=0.3
-    )
-    datasets = data.prepare(tmp_path_factory.mktemp("run"))
-    batch = datasets.train.batch(0)
-    assert batch["inputs"].shape == (16, 4)
