@@ -132,7 +132,7 @@ def test_white_space_and_the_order_of_keys_do_not_count():
         '{"name": "time", "arguments": {}}',
     ],
 )
-def test_what_is_no_whole_call_stays_text(text):
+def test_an_incomplete_call_stays_text(text):
     assert syntax_of(template(QWEN)).find(text, NAMES) == (text, ())
 
 

@@ -142,7 +142,7 @@ def test_the_split_is_of_conversations_and_stays_when_others_come(config, tmp_pa
     assert validation < also
 
 
-def test_validation_of_its_own_needs_no_training_file(config, tmp_path):
+def test_separate_validation_data_need_no_training_file(config, tmp_path):
     own = write(tmp_path, ROWS[:5], "validation.jsonl")
     changed = dataclasses.replace(config, validation=own)
     data = changed.prepare(tmp_path / "run")

@@ -40,7 +40,7 @@ def test_infilling_hides_its_share_in_fewer_masks(length, ratio, mean_span, seed
 
 
 def test_span_lengths_are_those_of_poisson():
-    """Spans that follow each other are told apart by the gaps between the tokens that stay."""
+    """Adjacent spans are distinguished by the gaps between the tokens that stay."""
     rng, gaps, masks, hidden = np.random.default_rng(0), Counter(), 0, 0
     tokens = np.arange(20_000)
     found = infill(tokens, 0.02, 3.0, -1, rng)

@@ -127,7 +127,7 @@ def test_a_row_is_never_longer_than_asked(sizes, length):
     assert len(list(pieces)) == len(sizes)
 
 
-def test_long_rows_are_cut_where_that_is_asked_for(config, tmp_path, caplog):
+def test_long_rows_are_cut_on_request(config, tmp_path, caplog):
     rows = [("one", "two", "no"), ("one " * 20, "two", "yes"), ("one " * 10, "two", "yes")]
     config = dataclasses.replace(config, validation=table(tmp_path, rows, "dev.tsv"))
     message = r"dev\.tsv:3: 86 tokens, more than data\.sequence_length = 32, and so have 2 of 3 "
@@ -139,7 +139,7 @@ def test_long_rows_are_cut_where_that_is_asked_for(config, tmp_path, caplog):
 
 
 @pytest.mark.parametrize("label", ['""', '"  "', "NaN", "[1]", "{}", "null"])
-def test_a_label_that_is_none_is_refused(config, tmp_path, label):
+def test_a_missing_label_is_refused(config, tmp_path, label):
     file = tmp_path / "a.jsonl"
     file.write_text(
         f'{{"a": "x", "b": "y", "label": "no"}}\n{{"a": "x", "b": "y", "label": {label}}}'

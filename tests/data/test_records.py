@@ -125,7 +125,7 @@ def test_what_is_wrong_is_said_with_its_line(tmp_path, name, content, message):
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl", "a.parquet"])
-def test_pipes_and_folders_are_no_tables(tmp_path, name):
+def test_pipes_and_folders_are_not_tables(tmp_path, name):
     os.mkfifo(tmp_path / name)
     with pytest.raises(DataError, match=rf"{name} is a pipe or a device"):
         list(read_records(tmp_path / name))

@@ -12,7 +12,7 @@ TOKENIZER = Bytes().fit([], SentencePairs.special_tokens)
 CLS, SEP = (int(TOKENIZER.special_ids(role)[0]) for role in ("cls", "sep"))
 END, PAD = TOKENIZER.end_of_text_id, TOKENIZER.pad_id
 LABELS = ["next_sentence", "sentence_order"]
-# Documents of distinct tokens, so that every piece can be told apart.
+# Documents of distinct tokens, so that every piece can be identified.
 DOCUMENTS = [list(range(60)), [60], list(range(61, 70)), [], list(range(70, 200))]
 
 
@@ -34,7 +34,7 @@ def document_of(token):
 
 
 def halves(example):
-    """The two pieces before masking, after checks of what stands around them."""
+    """The two pieces before masking, after checks of what surrounds them."""
     valid = example["segments"] > 0
     tokens, types = example["targets"][valid].tolist(), example["token_types"][valid]
     assert tokens[0] == CLS

@@ -124,7 +124,7 @@ def test_json_lines_reads_another_field(tmp_path):
 
 
 @pytest.mark.parametrize("source", [TextFiles, JsonLines])
-def test_what_is_no_file_is_refused_at_once(tmp_path, source):
+def test_anything_but_a_file_is_refused_at_once(tmp_path, source):
     os.mkfifo(tmp_path / "pipe")
     for path, message in {
         str(tmp_path / "pipe"): "pipe is a pipe or a device",

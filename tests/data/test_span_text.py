@@ -74,7 +74,7 @@ def test_the_span_is_the_answer(config, tokenizer, tmp_path):
     assert found == ANSWERS
 
 
-def test_a_long_question_is_cut_where_that_is_asked_for(config, tmp_path, caplog):
+def test_a_long_question_is_cut_on_request(config, tmp_path, caplog):
     config = dataclasses.replace(config, question_length=12)
     message = r"train\.json, question '1': 17 tokens, more than data\.question_length = 12, and so"
     with pytest.raises(DataError, match=message + " have 2 of 5 rows"):
@@ -156,7 +156,7 @@ def test_a_stride_beyond_the_window_is_refused():
     ],
     ids=str,
 )
-def test_answers_that_are_none_are_refused(tmp_path, answers):
+def test_malformed_answers_are_refused(tmp_path, answers):
     file = tmp_path / "train.jsonl"
     file.write_text(json.dumps({"context": CONTEXT, "question": "?", "answers": answers}) + "\n")
     with pytest.raises(DataError, match=r'train\.jsonl:1: "answers" must hold the "text"'):

@@ -51,7 +51,7 @@ def test_the_first_piece_of_each_word_has_the_tag(config, tmp_path):
         assert text in ("EU rejects German", "Peter Blackburn", "BRUSSELS")
 
 
-def test_a_long_sentence_is_cut_where_that_is_asked_for(config, tmp_path):
+def test_a_long_sentence_is_cut_on_request(config, tmp_path):
     config = replace(config, sequence_length=10)
     message = r"train\.txt:1: 19 tokens, more than data\.sequence_length = 10, and so have 6 of 7 "
     with pytest.raises(DataError, match=message + "rows: set data.sequence_length to 28"):

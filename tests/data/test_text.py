@@ -194,7 +194,7 @@ def test_a_corpus_shorter_than_a_sequence_says_by_how_much(tmp_path):
     assert datasets.validation.batch(0)["weights"].sum() == config.batch_size * 3
 
 
-def test_validation_documents_of_ones_own(config, tmp_path):
+def test_separate_validation_documents(config, tmp_path):
     texts = ["one", "", "zwei und drei", "ä"]
     (tmp_path / "own").mkdir()
     for number, text in enumerate(texts):

@@ -194,9 +194,7 @@ class ChatEncoder:
         """The form of tool calls that the template accepts."""
         return call_form(self._template)
 
-    def _answers(
-        self, chat: Conversation, text: "_Tokenized", spans: Sequence[Span]
-    ) -> EncodedChat:
+    def _answers(self, chat: Conversation, text: _Tokenized, spans: Sequence[Span]) -> EncodedChat:
         """Returns a conversation whose answers are the spans."""
         numbers = {place: n for n, place in enumerate(sorted({s.place for s in spans}), start=1)}
         answers = np.zeros(len(text.tokens.tokens), np.int32)
@@ -220,7 +218,7 @@ class ChatEncoder:
         return not last.get("tool_calls") and spans[-1].end >= len(text) and bool(self._closing)
 
     def _complement(
-        self, chat: Conversation, text: "_Tokenized", spans: Sequence[Span]
+        self, chat: Conversation, text: _Tokenized, spans: Sequence[Span]
     ) -> EncodedChat:
         """Returns a conversation of which everything except the spans is learned."""
         del chat
@@ -235,10 +233,10 @@ class ChatEncoder:
             text.tokens.tokens, answers, text.rendered.text, tuple(cuts), text.spells_special
         )
 
-    def _special(self, text: "_Tokenized") -> list[tuple[int, int, int]]:
+    def _special(self, text: _Tokenized) -> list[tuple[int, int, int]]:
         return self._tokenizer.special_in(text.rendered.text, text.tokens)
 
-    def _tokenize(self, requests: Sequence[RenderRequest]) -> list["_Tokenized"]:
+    def _tokenize(self, requests: Sequence[RenderRequest]) -> list[_Tokenized]:
         """Renders and tokenises chats; names of special tokens in messages are ordinary text."""
         disguises = {
             number: self._tokenizer.disguised(request.chat.values())

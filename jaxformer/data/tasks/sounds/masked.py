@@ -39,7 +39,7 @@ class Recording(NamedTuple):
 
 @dataclass(frozen=True)
 class MaskedSounds(RowData[Recording]):
-    """Sounds whose masked frames are told from others of the same sound (wav2vec 2.0).
+    """Sounds whose masked frames are distinguished from others of the same sound (wav2vec 2.0).
 
     A row of a batch has "waveforms" float32 [S], "num_samples" int32, "masked" bool [T] and
     "negatives" int32 [T, K]: for each masked frame K other masked frames of the row. A longer sound
@@ -92,7 +92,7 @@ class MaskedSounds(RowData[Recording]):
     """The spans of each sound, at least."""
 
     num_negatives: int = 100
-    """The other frames that a masked one is told from (K), those of the head."""
+    """The other frames that a masked one is distinguished from (K), those of the head."""
 
     def __post_init__(self):
         super().__post_init__()

@@ -107,7 +107,7 @@ class MaskedSpokenSentences(_Spoken, MaskedSounds):
 
 
 def _speak(data: Any, tables: Sequence[Path]) -> None:
-    """Writes the sounds and the tables; a table is there once its sounds are."""
+    """Writes the sounds, and then the tables."""
     soundfile = optional_module("soundfile", "Writing sound files")
     rng = np.random.default_rng(data.split_seed)
     texts: dict[str, None] = {}
