@@ -15,6 +15,7 @@ from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import ConfigError
 
 RowFunction = Callable[[TokenRow, np.random.Generator], Batch]
+Corruption = Callable[[np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -196,6 +197,33 @@ class PrefixLM(RowObjective):
         def example(row: TokenRow, rng: np.random.Generator) -> Batch:
             fraction = rng.uniform(self.min_fraction, self.max_fraction)
             return after_prefix(next_tokens(row), int(fraction * row.valid.sum()))
+
+        return example
+
+
+class Seq2SeqObjective(RowObjective):
+    """An objective of an encoder-decoder, whose decoder restores a text that was corrupted."""
+
+    least_length: ClassVar[int] = 3
+    takes_segments: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def corruption(self, tokenizer: Tokenizer) -> Corruption:
+        """Returns the function from the tokens of a text to the source and the targets.
+
+        Args:
+            tokenizer: Has the ids of special tokens.
+        """
+
+    def bind(self, tokenizer, sequence_length):
+        corrupted = self.corruption(tokenizer)
+        lengths = self.lengths(sequence_length)
+        start_id = self.start_id(tokenizer)
+
+        def example(row: TokenRow, rng: np.random.Generator) -> Batch:
+            tokens = row.tokens[row.valid]
+            source, targets = corrupted(tokens, rng) if len(tokens) else (tokens, tokens)
+            return teacher_forced(source, targets, lengths, tokenizer.pad_id, start_id)
 
         return example
 
