@@ -9,10 +9,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from jaxformer.data.dataset import Batch, ExampleSource, padded
-from jaxformer.data.rows import Row, TaskData
+from jaxformer.data.rows import Row, TaskData, too_long_error
 from jaxformer.data.tokenizers.special_tokens import Frame, Role
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import ConfigError
 
 _log = logging.getLogger(__name__)
 
@@ -274,19 +274,14 @@ def check_fit(
     sizes: Sequence[int], places: Sequence[str], limit: int, field: str, truncate: bool
 ) -> None:
     """Reports rows that are too long: an error, or a warning if they may be cut."""
-    long = [number for number, size in enumerate(sizes) if size > limit]
-    if not long:
+    count = sum(size > limit for size in sizes)
+    if not count:
         return
-    count = f"{len(long):,} of {len(sizes):,} rows"
-    if truncate:
-        _log.warning("%s are longer than %s = %d and were cut", count, field, limit)
-        return
-    longest = max(sizes)
-    raise DataError(
-        f"{places[long[0]]}: {sizes[long[0]]} tokens, more than {field} = {limit}, and so have "
-        f"{count}: set {field} to {longest}, which the model's positions must allow, or cut them "
-        "with --data.truncate"
-    )
+    if not truncate:
+        remedy = "cut them with --data.truncate"
+        raise too_long_error(sizes, places, limit, field, "rows", remedy)
+    shown = f"{count:,} of {len(sizes):,} rows"
+    _log.warning("%s are longer than %s = %d and were cut", shown, field, limit)
 
 
 def _special_id(tokenizer: Tokenizer, role: Role) -> int | None:
