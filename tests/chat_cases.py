@@ -1,6 +1,7 @@
 """Chat templates in the style of published ones, tokenizers of each kind, and conversations."""
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 from hf_checkpoints import SENTENCES, byte_bpe, fast
@@ -109,6 +110,13 @@ SPECIAL = (
     "<|eot_id|>", "<start_of_turn>", "<end_of_turn>", "<|user|>", "<|assistant|>", "<|end|>",
 )  # fmt: skip
 _ROLES = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>"}
+
+# The templates that TRL ships, if it is installed.
+_TRL = find_spec("trl")
+STOCK = sorted(Path(_TRL.origin).with_name("chat_templates").glob("*.jinja")) if _TRL else []
+STOCK_TOKENS = {
+    "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>",
+}  # fmt: skip
 
 USER, SYSTEM, ASSISTANT, TOOL = "user", "system", "assistant", "tool"
 

@@ -2,11 +2,9 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any, Literal, TypeVar
 
 from jaxformer.data.files.malformed import Malformed
-from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import read_records
 from jaxformer.errors import DataError
 
@@ -71,15 +69,14 @@ def read_rows(
     rows = []
     total = 0
     empty = []
-    if records is None:
-        records = partial(table_records, source)
 
     def malformed(message: str) -> None:
         nonlocal total
         total += 1
         bad.add(DataError(message))
 
-    for record in records(malformed):
+    found = records(malformed) if records else read_records(source, malformed=malformed)
+    for record in found:
         total += 1
         try:
             row = read(record)
@@ -101,11 +98,6 @@ def read_rows(
     return rows
 
 
-def table_records(source: str, malformed: Malformed, header: bool = True) -> Iterator[Record]:
-    """Returns the rows of a table, see `read_records`."""
-    return read_records(source, header, malformed=malformed)
-
-
 def each(
     function: Callable[[Sequence[Row]], Sequence[Result]], rows: Sequence[Row], bad: BadRows
 ) -> Iterator[tuple[Row, Result]]:
@@ -119,3 +111,16 @@ def each(
         middle = len(rows) // 2
         for half in (rows[:middle], rows[middle:]):
             yield from each(function, half, bad)
+
+
+def map_rows(
+    function: Callable[[Sequence[Row]], Sequence[Result]],
+    rows: Sequence[Row],
+    on_bad_row: OnBadRow,
+    what: str,
+) -> tuple[list[Row], list[Result]]:
+    """Returns the rows to which a function applies, and its results; the others are bad rows."""
+    bad = BadRows(on_bad_row)
+    kept = list(each(function, rows, bad))
+    bad.finish(what, len(rows))
+    return [row for row, _ in kept], [result for _, result in kept]

@@ -1,7 +1,6 @@
 """`Data`, the base class of every kind of training data, and what it prepares."""
 
 import abc
-import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from typing import Any, ClassVar
 import grain
 
 from jaxformer.checks import FRACTION, Rule, at_least, check_fields, check_types, optional, rule_of
-from jaxformer.data.dataset import Dataset, ExampleSource
+from jaxformer.data.dataset import Dataset, ExampleSource, hash_of
 from jaxformer.data.labels import load_labels, shown
 from jaxformer.data.ramp import Phase, Stage, phases_of
 from jaxformer.data.tokenizers.specs import Tokenizer, load_tokenizer
@@ -259,11 +258,10 @@ class Data(abc.ABC):
             cut: Number of parts -> the same rows, each cut into this many parts, for stages of
                 shorter rows.
         """
-        digest = hashlib.blake2b(f"{self.seed}/{name}".encode(), digest_size=8).digest()
         return Dataset(
             examples,
             self.batch_size,
-            seed=int.from_bytes(digest, "big"),
+            seed=hash_of(f"{self.seed}/{name}"),
             read_options=grain.ReadOptions(self.prefetch_threads, self.prefetch_batches),
             phases=self.phases if name == "train" else (),
             cut=cut,

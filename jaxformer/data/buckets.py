@@ -3,7 +3,6 @@
 import abc
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 import grain
 import numpy as np
@@ -16,7 +15,7 @@ _CANDIDATES = 100
 
 
 class SizedExamples(ExampleSource):
-    """Examples that can be padded to a length of one's choice."""
+    """Examples that can be padded to any length."""
 
     sizes: np.ndarray
     """int [rows], the length of each row before padding."""
@@ -64,13 +63,6 @@ def bucket_lengths(sizes: Sequence[int], count: int) -> tuple[int, ...]:
     return chains[-1]
 
 
-class _Planned(NamedTuple):
-    """The rows of a batch, and the length to which they are padded."""
-
-    rows: np.ndarray
-    length: int
-
-
 class BucketedDataset(Dataset):
     """Batches whose rows are padded to one of a few lengths.
 
@@ -115,29 +107,28 @@ class BucketedDataset(Dataset):
     def padding(self) -> float:
         """The share of the places of an epoch that are padding."""
         planned = self._plan(0)
-        read = sum(self.examples.sizes[each.rows].sum() for each in planned)
-        return 1 - float(read / sum(len(each.rows) * each.length for each in planned))
+        read = sum(self.examples.sizes[rows].sum() for rows, _ in planned)
+        return 1 - float(read / sum(len(rows) * length for rows, length in planned))
 
     def batch(self, step: int, rows: ArrayLike | None = None) -> Batch:
         """Returns the batch of a training step, see `Dataset.batch`; its length is a bucket's."""
         epoch, place = divmod(step, self._per_epoch)
-        planned = self._plan(epoch)[place]
-        read = self.examples.read_padded
+        chosen, length = self._plan(epoch)[place]
         first = self.rows_before(step)
         return stack(
             [
-                read(int(planned.rows[row]), self._rng(first + int(row)), planned.length)
+                self.examples.read_padded(int(chosen[row]), self._rng(first + int(row)), length)
                 for row in self._wanted(rows, self.batch_size)
             ]
         )
 
-    def _planned(self, epoch: int) -> list[_Planned]:
-        """Returns the batches of an epoch, in order."""
+    def _planned(self, epoch: int) -> list[tuple[np.ndarray, int]]:
+        """Returns the batches of an epoch, in order: the rows, and the length of their padding."""
         rng = np.random.Generator(np.random.Philox(key=[self.seed, epoch], counter=[0, 0, 1, 0]))
         found = []
         for own, length in zip(self._members, self.lengths, strict=True):
             if len(own):
                 order = rng.permutation(own)
                 order = np.resize(order, -(-len(own) // self.batch_size) * self.batch_size)
-                found += [_Planned(part, length) for part in order.reshape(-1, self.batch_size)]
+                found += [(part, length) for part in order.reshape(-1, self.batch_size)]
         return [found[place] for place in rng.permutation(len(found))]

@@ -1,6 +1,7 @@
 """Batches in an order that is a pure function of (seed, step), prepared ahead of each step."""
 
 import abc
+import hashlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -205,3 +206,18 @@ class Dataset:
 def stack(examples: list[Batch]) -> Batch:
     """Returns rows of the same shapes as a batch."""
     return {key: np.stack([example[key] for example in examples]) for key in examples[0]}
+
+
+def padded(values: np.ndarray, size: int, fill: float) -> np.ndarray:
+    """Returns values [n] followed by `fill` up to `size`, of the same dtype."""
+    # Several times as fast as `np.pad`.
+    row = np.full(size, fill, values.dtype)
+    row[: len(values)] = values
+    return row
+
+
+def hash_of(text: str) -> int:
+    """Returns a number below 2^64 that follows from a text, the same on all machines."""
+    # A file's name may hold bytes that are not UTF-8; Python represents them as lone surrogates.
+    digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big")

@@ -1,4 +1,4 @@
-"""Rows with several labels: columns of 0 and 1, or a column of lists of names."""
+"""Reads the label of a row, or its labels: columns of 0 and 1, or a column of lists of names."""
 
 import json
 import reprlib
@@ -8,6 +8,20 @@ from jaxformer.data.files.record import Record
 from jaxformer.errors import DataError
 
 _WORDS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
+
+
+def label_of(record: Record, column: str) -> str:
+    """Returns the label in a column, as a string.
+
+    Raises:
+        DataError: There is none; names the file and the line.
+    """
+    value = record.value(column)
+    missing = value is None or value != value or not str(value).strip()  # NaN differs from itself
+    if missing or not isinstance(value, str | int | float):
+        shown = reprlib.repr(value)
+        raise DataError(f"{record.where}: no label: column {column!r} holds {shown}; give one")
+    return str(value)
 
 
 def is_set(record: Record, column: str) -> bool:

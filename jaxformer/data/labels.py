@@ -80,8 +80,8 @@ def in_order(found: Sequence[str], order: Sequence[str]) -> tuple[str, ...]:
         return tuple(found)
     if missing := [name for name in found if name not in order]:
         raise DataError(
-            f"data.label_order = {shown(order)}: must have every label of the training data, which "
-            f"have {shown(missing)} besides"
+            f"data.label_order = {shown(order)}: must have every label of the training data, and "
+            f"lacks {shown(missing)}"
         )
     return tuple(order)
 

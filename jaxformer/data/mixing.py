@@ -1,13 +1,12 @@
 """Combines sources of examples: one after the other, or mixed in chosen proportions."""
 
-import hashlib
 import math
 from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
 
-from jaxformer.data.dataset import Batch, ExampleSource
+from jaxformer.data.dataset import Batch, ExampleSource, hash_of
 from jaxformer.errors import ConfigError
 
 
@@ -69,7 +68,7 @@ class MixedExamples(ConcatenatedExamples):
         before = self.counts(number)
         after = self.counts(number + 1)
         (source,) = (i for i, count in enumerate(before) if after[i] > count)
-        own = self.sources[source].index(before[source], _seed_of(seed, source))
+        own = self.sources[source].index(before[source], hash_of(f"{seed}/source {source}"))
         return int(self._starts[source]) + own
 
     def epochs(self, number: int) -> tuple[float, ...]:
@@ -87,11 +86,6 @@ class MixedExamples(ConcatenatedExamples):
             counts.append((2 * number * turns + left) // (2 * left))
             number, left = number - counts[-1], left - turns
         return counts
-
-
-def _seed_of(seed: int, source: int) -> int:
-    digest = hashlib.blake2b(f"{seed}/source {source}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big")
 
 
 def _check_alike(sources: Sequence[ExampleSource]) -> None:

@@ -13,6 +13,7 @@ from jaxformer.data.labels import save_labels
 from jaxformer.data.split import train_validation_split
 from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
 from jaxformer.data.tokenizers.specs import Tokenizer
+from jaxformer.errors import DataError
 
 Row = TypeVar("Row")
 
@@ -69,6 +70,18 @@ class RowData(Data, Generic[Row]):
         """Returns the run's tokenizer, trained on the training rows if it has to be trained."""
         texts = (text for row in train for text in self.texts(row))
         return load_or_train_tokenizer(folder, self.tokenizer, texts)
+
+
+def too_long_error(
+    sizes: Sequence[int], places: Sequence[str], limit: int, field: str, what: str, remedy: str
+) -> DataError:
+    """Returns the error about rows, some of which have more than `limit` tokens."""
+    long = [number for number, size in enumerate(sizes) if size > limit]
+    return DataError(
+        f"{places[long[0]]}: {sizes[long[0]]} tokens, more than {field} = {limit}, and so have "
+        f"{len(long):,} of {len(sizes):,} {what}: set {field} to {max(sizes)}, which the model's "
+        f"positions must allow, or {remedy}"
+    )
 
 
 class TaskData(RowData[Row]):

@@ -10,6 +10,7 @@ import numpy as np
 from tokenizers import Tokenizer as RustTokenizer
 
 from jaxformer.data.dataset import Batch
+from jaxformer.data.tokenizers.special_tokens import special_tokens_in
 from jaxformer.data.tokenizers.specs import Tokenizer
 
 _MOST_NUMBERS = 20_000
@@ -152,9 +153,8 @@ class RowReader:
 
     @cached_property
     def _special(self) -> frozenset[int]:
-        added = self._rust.get_added_tokens_decoder().items()
         own = (self.tokenizer.end_of_text_id, self.tokenizer.pad_id)
-        return frozenset({*own, *(id_ for id_, token in added if token.special)})
+        return frozenset({*own, *special_tokens_in(self._rust)})
 
     def _piece(self, id_: int) -> str:
         """A token as the tokenizer stores it, or its number if there is none."""

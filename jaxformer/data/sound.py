@@ -26,7 +26,7 @@ class SoundStream:
     name: str
     """What messages call it: a file, or "waveform"."""
     length: int
-    """Its samples; of a file, those that its header tells."""
+    """Its samples; of a file, according to its header."""
     blocks: Callable[[], Iterator[np.ndarray]]
     """Reads the sound from its start: yields float32 `[S]`."""
 
@@ -59,7 +59,7 @@ class SampleReader:
         """Returns the samples from `start` to `stop`, or to the end of the sound."""
         parts, end = [self._held], self._start + len(self._held)
         while end < stop and (block := next(self._blocks, None)) is not None:
-            # Whole blocks before the start are let go.
+            # Whole blocks before the start are dropped.
             parts = [*parts, block] if end > start else [block]
             self._start = self._start if end > start else end
             end += len(block)
@@ -89,8 +89,7 @@ def read_sound(
     check_argument("sampling_rate", sampling_rate, at_least(1).allows(sampling_rate), "at least 1")
     if max_seconds is not None:
         check_argument("max_seconds", max_seconds, POSITIVE.allows(max_seconds), POSITIVE.expected)
-    sound = _opened(file)
-    with sound:
+    with _opened(file) as sound:
         if max_seconds is not None and sound.frames > max_seconds * sound.samplerate:
             raise DataError(
                 f"{file}: is {sound.frames / sound.samplerate:,.1f} seconds long, and at most "

@@ -1,6 +1,5 @@
 """The validation split: whole documents, chosen by a hash of their names."""
 
-import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from jaxformer.data.dataset import hash_of
 from jaxformer.data.text.sources import Document, TextSource
 from jaxformer.errors import DataError
 
@@ -155,6 +155,4 @@ class Split:
 
 
 def _hash(text: str) -> float:
-    # A file's name may hold bytes that are not UTF-8; Python represents them as lone surrogates.
-    digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / 2**64
+    return hash_of(text) / 2**64

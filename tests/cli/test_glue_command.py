@@ -14,8 +14,8 @@ from hf_checkpoints import save_checkpoint
 
 from jaxformer.cli.main import run
 from jaxformer.cli.training.glue import Glue
+from jaxformer.data.files.record import Record
 from jaxformer.data.tasks.glue_tasks import DIAGNOSTIC, TASKS
-from jaxformer.data.tasks.records import Record
 from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
 from jaxformer.training import loop
 from jaxformer.training.result import TrainResult

@@ -1,4 +1,4 @@
-"""Algorithmic tasks beside what Python itself says of the same strings."""
+"""Algorithmic tasks, compared with Python's own results for the same strings."""
 
 from dataclasses import replace
 

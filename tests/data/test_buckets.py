@@ -33,7 +33,7 @@ def test_no_lengths_pad_less(sizes, count):
 
 
 class Numbers:
-    """Rows of their own number, of different lengths."""
+    """Rows of different lengths that hold their number."""
 
     def __init__(self, sizes):
         self.sizes = np.array(sizes)

@@ -1,11 +1,10 @@
 """Calls of tools are found in the form in which a template writes them."""
 
 import json
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from chat_cases import NAMED, QWEN
+from chat_cases import NAMED, QWEN, STOCK, STOCK_TOKENS
 
 from jaxformer.data.chat.calls import call_form
 from jaxformer.data.chat.dialogue.call_syntax import Call, CallSyntax, call_syntax
@@ -13,9 +12,6 @@ from jaxformer.data.chat.template import ChatTemplate, Conversation, RenderReque
 
 pytestmark = pytest.mark.more
 
-_TRL = find_spec("trl")
-FILES = sorted(Path(_TRL.origin).with_name("chat_templates").glob("*.jinja")) if _TRL else []
-TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
 ASKED = {"role": "user", "content": "How deep?"}
 CALLS = [
     Call("lake.depth-2", {"lake": 'frozen "é" {[', "unit": None, "n": [1, 2.5, {"deep": True}]}),
@@ -55,7 +51,7 @@ def syntax_of(template):
 
 
 def template(source, name="x.jinja"):
-    return ChatTemplate(Path(name), source, TOKENS)
+    return ChatTemplate(Path(name), source, STOCK_TOKENS)
 
 
 def written(made, calls, content=""):
@@ -83,7 +79,7 @@ def without_ids(found):
 
 KNOWN = {"qwen": QWEN, "mistral": MISTRAL, "mistral-11": MISTRAL_11} | {
     file.stem: file.read_text(encoding="utf-8")
-    for file in FILES
+    for file in STOCK
     if file.stem in ("llama3_1", "qwen2_5", "qwen3", "qwen3_vl")
 }
 
@@ -136,7 +132,7 @@ def test_white_space_and_the_order_of_keys_do_not_count():
         '{"name": "time", "arguments": {}}',
     ],
 )
-def test_what_is_no_whole_call_stays_text(text):
+def test_an_incomplete_call_stays_text(text):
     assert syntax_of(template(QWEN)).find(text, NAMES) == (text, ())
 
 
@@ -153,7 +149,7 @@ def test_templates_without_calls_have_no_form(name):
     assert syntax_of(template(NAMED[name])) is None
 
 
-@pytest.mark.skipif(not FILES, reason="TRL is not installed")
+@pytest.mark.skipif(not STOCK, reason="TRL is not installed")
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["qwen3", "llama3"])
 def test_calls_are_those_of_transformers(name):

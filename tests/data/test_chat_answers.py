@@ -119,7 +119,7 @@ def test_every_answer_of_every_published_template_is_learned(name):
         for message, text in zip(said, own, strict=True):
             content = message["content"] if isinstance(message["content"], str) else ""
             assert content.rpartition("</think>")[2].strip() in text, kind
-            # What ends the answer is a token of its own, and all of it is learned.
+            # A separate token ends the answer, and all of it is learned.
             assert _SPECIAL.search(text) or EOS in text, kind
         asked = [message for message in chat.messages if message["role"] == USER]
         for message in asked:

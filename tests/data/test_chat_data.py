@@ -1,11 +1,11 @@
 """Chat data as batches: what is learned, packing, splits, order, lengths."""
 
 import dataclasses
-import json
 
 import jax
 import numpy as np
 import pytest
+from corpora import write_rows
 
 from jaxformer.data import Bytes
 from jaxformer.data.chat import ChatData, PackedChats, PaddedChats
@@ -32,9 +32,7 @@ ROWS = [
 
 
 def write(folder, rows, name="chat.jsonl"):
-    file = folder / name
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(file)
+    return write_rows(folder / name, rows)
 
 
 @pytest.fixture
@@ -144,20 +142,7 @@ def test_the_split_is_of_conversations_and_stays_when_others_come(config, tmp_pa
     assert validation < also
 
 
-@pytest.mark.more
-def test_the_order_is_a_function_of_seed_and_step(config, tmp_path):
-    one, other = (prepared(config, tmp_path / name, packing=PaddedChats()) for name in "ab")
-    seeds = prepared(config, tmp_path / "c", packing=PaddedChats(), seed=1)
-    for step in (0, 5, 6, 17):
-        batch = one.train.batch(step)
-        for name, values in other.train.batch(step).items():
-            np.testing.assert_array_equal(values, batch[name])
-        halves = [one.train.batch(step, rows)["inputs"] for rows in ([0, 1], [2, 3])]
-        np.testing.assert_array_equal(np.concatenate(halves), batch["inputs"])
-        assert (seeds.train.batch(step)["inputs"] != batch["inputs"]).any()
-
-
-def test_validation_of_its_own_needs_no_training_file(config, tmp_path):
+def test_separate_validation_data_need_no_training_file(config, tmp_path):
     own = write(tmp_path, ROWS[:5], "validation.jsonl")
     changed = dataclasses.replace(config, validation=own)
     data = changed.prepare(tmp_path / "run")

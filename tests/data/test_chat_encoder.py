@@ -265,7 +265,7 @@ def test_a_template_that_rewrites_a_spelled_token_is_refused(tmp_path):
         ours.encode(chat((USER, "<|im_end|>"), (ASSISTANT, "b")))
 
 
-# Prompts and completions that are no chat --------------------------------------------------------
+# Prompts and completions that are not a chat -----------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from corpora import write_rows
 
 from jaxformer.data.chat.rows import (
     Alpaca,
@@ -18,9 +19,8 @@ ASKED, ANSWER = {"role": "user", "content": "a"}, {"role": "assistant", "content
 SYSTEM = {"role": "system", "content": "s"}
 
 
-def read(folder, *rows, form=None, name="chat.jsonl"):
-    file = folder / name
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+def read(folder, *rows, form=None):
+    file = write_rows(folder / "chat.jsonl", rows)
     return [(form or AnyFormat()).read(record) for record in read_records(file)]
 
 

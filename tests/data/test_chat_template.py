@@ -36,63 +36,30 @@ LLAMA_2 = """
 {%- endfor %}
 """
 
-LLAMA_3 = """{{ bos_token }}
+OTHERS = """{{ messages | tojson }}|{{ messages[0] | tojson(indent=2) }}|{{ unknown }}|
+{{- strftime_now('%Y') }}|{{ dict(a=1) | tojson }}|{{ [pad_token, unk_token, image_token] }}|
+{% for x in range(9) %}{% if x == 3 %}{% break %}{% endif %}{{ x }}{% endfor %}
 {% if tools is not none or documents is not none %}
     {{ raise_exception('there are no tools') }}
 {% endif %}
-{% for message in messages %}
-<|start_header_id|>{{ message.role }}<|end_header_id|>
-
-{{ message.content | trim }}<|eot_id|>
-{% endfor %}
-{% if add_generation_prompt %}
-<|start_header_id|>assistant<|end_header_id|>
-
-{% endif %}"""
-
-MISTRAL = """{{ bos_token }}
-{%- set found = namespace(system='') %}
-{%- for message in messages %}
-    {%- if message.role == 'system' %}
-        {%- set found.system = message.content ~ '\\n\\n' %}
-        {%- continue %}
-    {%- endif %}
-    {%- if message.role == 'user' %}
-        {{- '[INST] ' ~ (found.system if loop.last) ~ message.content ~ ' [/INST]' }}
-    {%- else %}
-        {%- generation %}
-        {{- message.content ~ eos_token }}
-        {%- endgeneration %}
-    {%- endif %}
-{%- endfor %}"""
-
-GEMMA = """{{ bos_token }}
 {%- macro turn(role, content) %}
 {{ '<start_of_turn>' ~ role }}
 {{ content | trim ~ '<end_of_turn>' }}
 {% endmacro %}
+{%- set found = namespace(system='') %}
 {% for message in messages %}
-    {% set role = 'model' if message.role == 'assistant' else message.role %}
-{{ turn(role, message.content) }}
+    {%- if message.role == 'system' %}
+        {%- set found.system = message.content ~ '\\n\\n' %}
+        {%- continue %}
+    {%- endif %}
+    {%- generation %}
+{{ turn(message.role, (found.system if loop.last) ~ message.content) }}
+    {%- endgeneration %}
 {% endfor %}
-{% if add_generation_prompt %}
-    {{- '<start_of_turn>model\\n' }}
-{% endif %}"""
-
-OTHERS = """{{ messages | tojson }}|{{ messages[0] | tojson(indent=2) }}|{{ unknown }}|
-{{- strftime_now('%Y') }}|{{ dict(a=1) | tojson }}|{{ [pad_token, unk_token, image_token] }}|
-{% for x in range(9) %}{% if x == 3 %}{% break %}{% endif %}{{ x }}{% endfor %}
 
 """
 
-TEMPLATES = {
-    "chatml": CHATML,
-    "llama 2": LLAMA_2,
-    "llama 3": LLAMA_3,
-    "mistral": MISTRAL,
-    "gemma": GEMMA,
-    "others": OTHERS,
-}
+TEMPLATES = {"chatml": CHATML, "llama 2": LLAMA_2, "others": OTHERS}
 CHATS = [
     [{"role": "user", "content": " Is 1 < 2 & \"2\" > '1'? "}],
     [
@@ -121,7 +88,6 @@ def save(folder, template=None, **settings):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", TEMPLATES)
-@pytest.mark.quick("chatml", "llama 3", "others")
 def test_a_chat_is_written_as_transformers_writes_it(tmp_path, name):
     from transformers import AutoTokenizer
 

@@ -1,6 +1,5 @@
 import pytest
 
-from jaxformer.cli.main import run
 from jaxformer.config.overrides import parse
 from jaxformer.data import Bytes
 from jaxformer.data.tasks import ColumnFile, ConllU, TaggedText
@@ -123,9 +122,3 @@ def test_mistakes_name_the_line(text, message, tmp_path):
 def test_a_tag_that_no_word_has(path):
     with pytest.raises(DataError, match=r"conllu: tag = 'XPSO': no word has such a tag; .*'XPOS'"):
         list(ConllU(path, tag="XPSO").sentences())
-
-
-def test_the_option_is_listed(capsys):
-    with pytest.raises(SystemExit):
-        run("train", ["tiny_encoder_tagging", "--help"], "jaxformer train")
-    assert "ConllU" in capsys.readouterr().out

@@ -1,4 +1,3 @@
-import dataclasses
 import json
 import logging
 import multiprocessing
@@ -6,9 +5,9 @@ import shutil
 
 import numpy as np
 import pytest
-from corpora import load_or_build
+from corpora import documents, load_or_build, write_texts
 
-from jaxformer.data import Bytes, JsonLines, StandardLibrary, TextFiles, TrainTokenizer
+from jaxformer.data import Bytes, JsonLines, TextFiles, TrainTokenizer
 from jaxformer.data.split import Split
 from jaxformer.data.text import corpus as corpus_module
 from jaxformer.errors import DataError
@@ -18,14 +17,7 @@ TEXTS = [f"document number {number}\n" * (number % 5 + 1) for number in range(40
 
 @pytest.fixture
 def source(tmp_path):
-    lines = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS)
-    (tmp_path / "corpus.jsonl").write_text(lines)
-    return JsonLines(str(tmp_path / "corpus.jsonl"))
-
-
-def documents(stream, tokenizer):
-    pairs = zip(stream.offsets[:-1], stream.offsets[1:], strict=True)
-    return [tokenizer.decode(stream.tokens[start + 1 : end]) for start, end in pairs]
+    return write_texts(tmp_path / "corpus.jsonl", TEXTS)
 
 
 @pytest.mark.parametrize("spec", [Bytes(), TrainTokenizer("bpe", 300)], ids=str)
@@ -125,19 +117,6 @@ def test_a_folder_in_the_way_is_named(source, tmp_path):
     assert (tmp_path / "run" / "tokenizer" / "notes.txt").exists()
 
 
-@pytest.mark.parametrize("damaged", ["train.tokens.npy", "validation.offsets.npy", "corpus.json"])
-def test_a_damaged_cache_is_built_again(source, tmp_path, caplog, damaged):
-    split = Split(source, 0.2, seed=0)
-    before = np.array(load_or_build(split, Bytes(), tmp_path / "run").train.tokens)
-    (file,) = (tmp_path / "run").glob(f"corpus-*/{damaged}")
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    with caplog.at_level(logging.WARNING):
-        after = load_or_build(split, Bytes(), tmp_path / "run")
-    assert f"{damaged} is damaged" in caplog.text
-    assert "tokenising again" in caplog.text
-    np.testing.assert_array_equal(before, after.train.tokens)
-
-
 def test_an_interrupted_build_leaves_nothing_that_is_used(source, tmp_path, monkeypatch):
     split = Split(source, 0.2, seed=0)
     with monkeypatch.context() as patch:
@@ -184,12 +163,3 @@ def test_the_fingerprint_is_of_the_content_not_of_the_folder(source, tmp_path):
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     load_or_build(split, Bytes(), tmp_path / "two")
     assert len(list((tmp_path / "two").glob("corpus-*"))) == 1
-
-
-def test_the_default_source_works(tmp_path):
-    source = StandardLibrary(max_bytes=200_000)
-    corpus = load_or_build(Split(source, 0.2, seed=0), TrainTokenizer("bpe", 512), tmp_path)
-    texts = sorted(document.text for document in source.documents())
-    held = [documents(s, corpus.tokenizer) for s in (corpus.train, corpus.validation)]
-    assert sorted(held[0] + held[1]) == texts
-    assert dataclasses.is_dataclass(corpus)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from corpora import load_or_build
+from corpora import documents, load_or_build, write_texts
 from rich.console import Console
 
 from jaxformer.data import (
@@ -43,8 +43,7 @@ SHARDS = CorpusOptions(shard_bytes=6_000, num_proc=1)
 
 def write(path, count=400):
     texts = [f"document {number} " + "lorem ipsum\n" * (number % 9) for number in range(count)]
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    return JsonLines(str(path))
+    return write_texts(path, texts)
 
 
 @pytest.fixture
@@ -57,14 +56,6 @@ def files(folder):
     (home,) = Path(folder).glob("corpus-*")
     found = (path for path in home.rglob("*") if path.is_file())
     return {str(path.relative_to(home)): path.read_bytes() for path in found}
-
-
-def documents(tokens, tokenizer):
-    return [
-        tokenizer.decode(shard.tokens[start + 1 : end])
-        for shard in tokens.shards
-        for start, end in zip(shard.offsets[:-1], shard.offsets[1:], strict=True)
-    ]
 
 
 def test_shards_hold_every_document_once_and_in_order(source, tmp_path):
@@ -85,9 +76,7 @@ def test_shards_hold_every_document_once_and_in_order(source, tmp_path):
 def test_one_shard_has_the_files_of_earlier_versions(tmp_path):
     # The digests are of what the first versions wrote for these documents.
     texts = [f"document {number}: " + "abc " * (number % 5) for number in range(30)]
-    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
-    (tmp_path / "corpus.jsonl").write_text(lines)
-    split = Split(JsonLines(str(tmp_path / "corpus.jsonl")), 0.2, seed=1)
+    split = Split(write_texts(tmp_path / "corpus.jsonl", texts), 0.2, seed=1)
     load_or_build(split, Bytes(), tmp_path / "run")
     found = files(tmp_path / "run")
     digest = hashlib.sha256()
@@ -140,6 +129,16 @@ def started(source, folder, num_proc=1, script=SCRIPT):
     return process
 
 
+def killed(source, folder, num_shards, num_proc=1):
+    """Kills a build once it has some shards."""
+    process = started(source, folder, num_proc)
+    while len(shards_in(folder)) < num_shards:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
 def shards_in(folder):
     return sorted(path.name for path in Path(folder).glob(".corpus-*/shard-*"))
 
@@ -150,12 +149,7 @@ def shards_in(folder):
 def test_a_killed_build_goes_on_after_its_last_whole_shard(tmp_path, num_proc, kills):
     source, run = write(tmp_path / "corpus.jsonl", 20_000), tmp_path / "run"
     for kill in range(1, kills + 1):
-        process = started(source, run, num_proc)
-        while len(shards_in(run)) < 3 * kill:
-            assert process.poll() is None, process.stderr.read()
-            time.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+        killed(source, run, 3 * kill, num_proc)
     before = shards_in(run)
     stamps = {name: os.stat(next(run.glob(f".corpus-*/{name}"))).st_mtime_ns for name in before}
     options = CorpusOptions(shard_bytes=100_000)
@@ -220,11 +214,7 @@ def test_a_lost_shard_is_tokenised_again(source, tmp_path):
 @pytest.mark.more
 def test_what_a_killed_build_of_other_documents_left_is_removed(tmp_path):
     source, run = write(tmp_path / "corpus.jsonl", 20_000), tmp_path / "run"
-    process = started(source, run)
-    while len(shards_in(run)) < 2:
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    killed(source, run, 2)
     write(tmp_path / "corpus.jsonl", 50)
     load_or_build(Split(source, 0.1, seed=0), Bytes(), run)
     assert {path.name[:7] for path in run.iterdir()} == {"corpus-", "tokeniz"}
@@ -249,11 +239,7 @@ def test_a_large_corpus_of_one_shard_stays_one(source, tmp_path, caplog):
 @pytest.mark.more
 def test_documents_that_changed_unnoticed_are_refused(tmp_path, monkeypatch):
     source, run = write(tmp_path / "corpus.jsonl", 20_000), tmp_path / "run"
-    process = started(source, run)
-    while len(shards_in(run)) < 2:
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    killed(source, run, 2)
     unchanged, content = source.fingerprint(), Path(source.path).read_text()
     monkeypatch.setattr(JsonLines, "fingerprint", lambda self: unchanged)
     Path(source.path).write_text(content.replace('"}\n{"text": "', " " * 13, 1))
@@ -363,11 +349,11 @@ def test_rows_of_a_sharded_corpus(source, tmp_path, fields, monkeypatch):
 
 def test_a_shard_too_small_for_pairs_is_left_out(tmp_path):
     # The last shard has one document, which has no other to be paired with.
-    lines = [json.dumps({"text": f"{n} some words of text"}) + "\n" for n in range(21)]
-    (tmp_path / "corpus.jsonl").write_text("".join(lines))
+    texts = [f"{n} some words of text" for n in range(21)]
+    source = write_texts(tmp_path / "corpus.jsonl", texts)
     config = DataConfig(
-        source=JsonLines(str(tmp_path / "corpus.jsonl")),
-        validation=JsonLines(str(tmp_path / "corpus.jsonl")),
+        source=source,
+        validation=source,
         tokenizer=Bytes(),
         sequence_length=16,
         objective=SentencePairs(),

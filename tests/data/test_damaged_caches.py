@@ -1,13 +1,13 @@
 """What a run keeps of its data, damaged: the same batches as before, or one sentence."""
 
 import contextlib
-import json
 import logging
 import os
 import shutil
 
 import numpy as np
 import pytest
+from corpora import write_texts
 
 from jaxformer.data import (
     Bytes,
@@ -30,8 +30,7 @@ def origin(tmp_path_factory):
     """Documents and a table, each with the folder of a run that was started on it."""
     home = tmp_path_factory.mktemp("origin")
     texts = [f"the {number}th document says {'abc' * (number % 4)}" for number in range(20)]
-    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
-    (home / "corpus.jsonl").write_text(lines)
+    write_texts(home / "corpus.jsonl", texts)
     rows = "".join(f"{text}\t{'yes' if 'abc' in text else 'no'}\n" for text in texts)
     (home / "table.tsv").write_text("sentence\tlabel\n" + rows)
     for name, data in kinds(home).items():

@@ -1,4 +1,4 @@
-"""The order of rows: a permutation of its own for every epoch, a function of (seed, step)."""
+"""The order of rows: another permutation in every epoch, a function of (seed, step)."""
 
 import grain
 import numpy as np
@@ -10,7 +10,7 @@ from jaxformer.data import Dataset, ExampleSource
 
 
 class Numbers(ExampleSource):
-    """Rows that say which they are."""
+    """Rows that hold their number."""
 
     def __init__(self, count):
         self.count = count
@@ -44,7 +44,7 @@ def test_every_epoch_reads_every_row_once(count, seed, batch_size):
 
 
 @given(seed=st.integers(0, 2**40))
-def test_every_epoch_and_seed_has_an_order_of_its_own(seed):
+def test_every_epoch_and_seed_has_its_own_order(seed):
     orders = {tuple(epoch) for epoch in order(50, seed, 4)}
     assert len(orders | {tuple(range(50))}) == 5
     assert tuple(order(50, seed + 4, 1)[0]) not in orders

@@ -40,7 +40,7 @@ def test_infilling_hides_its_share_in_fewer_masks(length, ratio, mean_span, seed
 
 
 def test_span_lengths_are_those_of_poisson():
-    """Spans that follow each other are told apart by the gaps between the tokens that stay."""
+    """Adjacent spans are distinguished by the gaps between the tokens that stay."""
     rng, gaps, masks, hidden = np.random.default_rng(0), Counter(), 0, 0
     tokens = np.arange(20_000)
     found = infill(tokens, 0.02, 3.0, -1, rng)
@@ -131,16 +131,6 @@ def test_without_noise_inputs_are_the_targets():
     row = row_of("One. Two. Three.", 30)
     example = objective.bind(TOKENIZER, 32)(row, np.random.default_rng(0))
     np.testing.assert_array_equal(example["inputs"], example["targets"])
-
-
-def test_a_blank_row_counts_nothing():
-    function = Denoising().bind(TOKENIZER, 12)
-    example = function(row_of("One. Two.", 10), np.random.default_rng(0))
-    blank = function(row_of("", 10), np.random.default_rng(0))
-    assert {k: (v.shape, v.dtype) for k, v in blank.items()} == {
-        k: (v.shape, v.dtype) for k, v in example.items()
-    }
-    assert not any(blank[key].any() for key in ("weights", "segments", "decoder_segments"))
 
 
 def test_what_cannot_work_is_refused():

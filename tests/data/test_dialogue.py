@@ -121,7 +121,7 @@ def test_messages_that_cannot_be_answered(tmp_path, messages, message):
 
 
 @pytest.mark.parametrize("tools", ["depth", {"name": "depth"}, [1], [{"type": "function"}]])
-def test_what_is_no_schema_is_refused(tools):
+def test_anything_but_a_schema_is_refused(tools):
     with pytest.raises(ArgumentError, match="tool"):
         checked_tools(tools)
 

@@ -75,16 +75,6 @@ def test_labels_are_numbered_and_kept(config, tmp_path):
     assert (rows["label_weights"] == 1).all()
 
 
-def test_every_row_is_on_one_side(config, tmp_path):
-    data = config.prepare(tmp_path / "run")
-    sides = [
-        {data.tokenizer.decode(tokens) for tokens in all_rows(side)["inputs"]}
-        for side in (data.train, data.validation)
-    ]
-    assert not sides[0] & sides[1]
-    assert sum(map(len, sides)) == 40
-
-
 def test_regression(config, tmp_path):
     rows = [(f"x{n}", f"y{n}", str(n / 4)) for n in range(8)]
     config = dataclasses.replace(config, train=table(tmp_path, rows), labels=Number())
@@ -101,18 +91,6 @@ def test_the_last_batch_is_filled_with_rows_of_no_weight(config, tmp_path):
     batches = list(data.validation.epoch())
     assert {batch["label_weights"].shape for batch in batches} == {(4,)}
     assert sum(batch["label_weights"].sum() for batch in batches) == data.validation.num_rows
-
-
-def test_a_label_of_no_number_is_refused(config, tmp_path):
-    other = table(tmp_path, [("x", "y", "yes"), ("x", "y", "maybe")], "dev.tsv")
-    config = dataclasses.replace(config, validation=other)
-    with pytest.raises(DataError, match=r"dev\.tsv:3: the label 'maybe' .*: 'no', 'yes'"):
-        config.prepare(tmp_path / "run")
-
-
-def test_what_is_no_number_is_refused(config, tmp_path):
-    with pytest.raises(DataError, match=r"train\.tsv:\d+: the label '\w+' is not a number"):
-        dataclasses.replace(config, labels=Number()).prepare(tmp_path / "run")
 
 
 def test_other_labels_in_the_same_folder_are_refused(tmp_path):
@@ -149,7 +127,7 @@ def test_a_row_is_never_longer_than_asked(sizes, length):
     assert len(list(pieces)) == len(sizes)
 
 
-def test_long_rows_are_cut_where_that_is_asked_for(config, tmp_path, caplog):
+def test_long_rows_are_cut_on_request(config, tmp_path, caplog):
     rows = [("one", "two", "no"), ("one " * 20, "two", "yes"), ("one " * 10, "two", "yes")]
     config = dataclasses.replace(config, validation=table(tmp_path, rows, "dev.tsv"))
     message = r"dev\.tsv:3: 86 tokens, more than data\.sequence_length = 32, and so have 2 of 3 "
@@ -160,15 +138,8 @@ def test_long_rows_are_cut_where_that_is_asked_for(config, tmp_path, caplog):
     assert all_rows(data.validation)["segments"].sum(1).tolist() == [9, 32, 32]
 
 
-@pytest.mark.parametrize("label", ["", "  "])
-def test_a_row_without_a_label_is_refused(config, tmp_path, label):
-    file = table(tmp_path, [("x", "y", "yes"), ("x", "y", label)])
-    with pytest.raises(DataError, match=r"train\.tsv:3: no label: column 'label' holds '"):
-        dataclasses.replace(config, train=file).prepare(tmp_path / "run")
-
-
-@pytest.mark.parametrize("label", ["NaN", "[1]", "{}", "null"])
-def test_a_label_that_is_none_is_refused(config, tmp_path, label):
+@pytest.mark.parametrize("label", ['""', '"  "', "NaN", "[1]", "{}", "null"])
+def test_a_missing_label_is_refused(config, tmp_path, label):
     file = tmp_path / "a.jsonl"
     file.write_text(
         f'{{"a": "x", "b": "y", "label": "no"}}\n{{"a": "x", "b": "y", "label": {label}}}'

@@ -198,25 +198,6 @@ def test_spans_are_geometric_and_bounded():
     assert lengths[1] > lengths[2] > lengths[4] > lengths[9] > 0
 
 
-def test_each_reading_of_a_row_has_its_own_mask():
-    tokenizer = TOKENIZERS["bpe"]
-    row = row_of(tokenizer, 60)
-    first, again, other = (example_of(MaskedLM(), tokenizer, row, seed) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(first["inputs"], again["inputs"])
-    assert (first["weights"] != other["weights"]).any()
-
-
-def test_a_blank_row_counts_nothing():
-    tokenizer = TOKENIZERS["bpe"]
-    row, blank = row_of(tokenizer, 20), row_of(tokenizer, 20, text=0.0)
-    example, nothing = (example_of(MaskedLM(), tokenizer, r) for r in (row, blank))
-    assert {k: (v.shape, v.dtype) for k, v in nothing.items()} == {
-        k: (v.shape, v.dtype) for k, v in example.items()
-    }
-    assert not nothing["weights"].any()
-    assert not nothing["segments"].any()
-
-
 def test_what_cannot_work_is_refused():
     with pytest.raises(ConfigError, match="sequence_length = 2"):
         MaskedLM().validate(Joined(), 2)

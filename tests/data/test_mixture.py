@@ -1,13 +1,13 @@
 """Mixtures: the proportions, the epochs of each source, and an order that is a pure function."""
 
 import dataclasses
-import json
 import math
 from collections import Counter
 
 import grain
 import numpy as np
 import pytest
+from corpora import write_texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +31,7 @@ from jaxformer.io.serialization import from_json, to_json
 
 
 class Numbers(ExampleSource):
-    """Rows that say of which source they are, and which."""
+    """Rows that hold the number of their source, and their own."""
 
     def __init__(self, source, count, key="row"):
         self.source, self.count, self.key = source, count, key
@@ -122,7 +122,7 @@ def test_the_order_depends_neither_on_batches_nor_on_hosts_nor_on_the_start(
     )
 
 
-def test_sources_and_seeds_have_orders_of_their_own():
+def test_sources_and_seeds_have_their_own_orders():
     dataset, other = (dataset_of([50, 50], [1, 1, 1, 1, 1, 1], seed) for seed in (1, 2))
     found, again = rows(dataset, 100), rows(other, 100)
     first, second = (found[found[:, 0] == source, 1].tolist() for source in (0, 1))
@@ -155,8 +155,7 @@ def test_rows_that_differ_cannot_be_mixed():
 
 def write(path, letter, count):
     texts = [f"{letter * 3}{number:03d}" for number in range(count)]
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    return JsonLines(str(path))
+    return write_texts(path, texts)
 
 
 @pytest.fixture

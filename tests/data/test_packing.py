@@ -15,7 +15,7 @@ LENGTHS = st.integers(1, 17)
 
 
 def stream_of(lengths):
-    """Documents of distinct tokens, so that every place of the stream can be told apart."""
+    """Documents of distinct tokens, so that every place of the stream can be identified."""
     tokens, offsets, token = [END], [0], 2
     for length in lengths:
         tokens += [*range(token, token + length), END]

@@ -49,14 +49,7 @@ def test_rows_are_laid_out_for_teacher_forcing(config, tmp_path):
         }
 
 
-def test_bart_starts_with_end_of_text(config, tmp_path):
-    config = dataclasses.replace(config, start="end_of_text")
-    data = config.prepare(tmp_path / "run")
-    assert config.start_id(data.tokenizer) == data.tokenizer.end_of_text_id
-    assert (data.train.batch(0)["decoder_inputs"][:, 0] == data.tokenizer.end_of_text_id).all()
-
-
-def test_long_texts_are_cut_and_end_where_that_is_asked_for(config, tmp_path, caplog):
+def test_long_texts_are_cut_on_request_and_keep_their_end(config, tmp_path, caplog):
     config = dataclasses.replace(config, source_length=5, target_length=3)
     with pytest.raises(DataError, match=r"source:\d+: 7 tokens, more than data\.source_length = 5"):
         config.prepare(tmp_path / "run")

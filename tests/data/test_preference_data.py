@@ -1,15 +1,14 @@
 """Preferences: rows of every form become the same pairs, and what is wrong is named."""
 
-import json
-
 import numpy as np
 import pytest
+from corpora import write_rows
 
 from jaxformer.data import Bytes, TokenizerFile
 from jaxformer.data.chat.preferences.config import PreferenceData
 from jaxformer.data.chat.preferences.pairs import Answer, FittingRows, Pair
 from jaxformer.data.chat.preferences.rows import Preference
-from jaxformer.data.files.tables import Record
+from jaxformer.data.files.record import Record
 from jaxformer.errors import DataError
 
 ASKED = {"role": "user", "content": "Which colour?"}
@@ -115,10 +114,9 @@ def test_what_is_wrong_is_named_with_its_line(case):
 
 
 def data_of(folder, rows, **fields):
-    path = folder / "preferences.jsonl"
-    path.write_text("".join(f"{json.dumps(each)}\n" for each in rows))
+    train = write_rows(folder / "preferences.jsonl", rows)
     options = {"tokenizer": Bytes(), "sequence_length": 32, "batch_size": 2}
-    return PreferenceData(train=str(path), **(options | fields))
+    return PreferenceData(train=train, **(options | fields))
 
 
 ROWS = [

@@ -16,7 +16,6 @@ from jaxformer.data import (
     DataConfig,
     Denoising,
     Joined,
-    JsonLines,
     MaskedLM,
     Mixture,
     Packed,
@@ -36,7 +35,7 @@ GROWING = (Stage(8, until_step=2, sequence_length=4), Stage(6, until_step=5, seq
 
 
 def stream_of(lengths):
-    """Documents of distinct tokens, so that every place of the stream can be told apart."""
+    """Documents of distinct tokens, so that every place of the stream can be identified."""
     ends = np.cumsum([0, *(length + 1 for length in lengths)])
     return TokenStream(np.arange(ends[-1] + 1), ends.astype(np.int64), 0)
 
@@ -103,7 +102,7 @@ def test_parts_of_joined_rows_are_the_stream_cut_shorter():
         np.testing.assert_array_equal(part, short.read(number, None)["inputs"])
 
 
-def test_a_document_that_is_cut_becomes_segments_with_positions_of_their_own():
+def test_a_document_that_is_cut_becomes_segments_with_their_own_positions():
     ramp = (Stage(2, until_step=100, sequence_length=4),)
     data = DataConfig(packing=Packed(), sequence_length=8, batch_size=1, ramp=ramp)
     dataset = batches_of(data, [stream_of([1, 4])])  # tokens 0 and 1, 2 to 6; a place is left
@@ -165,7 +164,7 @@ def test_a_mixture_keeps_its_shares_in_every_stage(tmp_path):
     dataset = data.prepare(tmp_path / "run").train
     for step in range(12):
         inputs = dataset.batch(step)["inputs"]
-        for row in inputs.reshape(-1, 16):  # parts of one row stand one after the other
+        for row in inputs.reshape(-1, 16):  # the parts of a row are adjacent
             assert len({token for token in row.tolist() if token >= 3} & {ord("a"), ord("b")}) <= 1
     counts = [Counter(dataset.batch(s)["inputs"].reshape(-1).tolist()) for s in range(12)]
     (_, most), (_, least) = sum(counts, Counter()).most_common(2)
@@ -349,10 +348,3 @@ def test_a_length_that_a_checkpoint_decides_is_checked_later():
 def test_what_is_read_stays_read_in_a_run_that_goes_on(ramp, batch_size, steps, same):
     old = DataConfig(objective=CausalLM(), sequence_length=16, batch_size=4, ramp=GROWING)
     assert same_start(old, replace(old, ramp=ramp, batch_size=batch_size), steps) == same
-
-
-def test_json_lines_take_a_ramp_as_any_text(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": "abc abc"}\n' * 50)
-    source = JsonLines(str(tmp_path / "a.jsonl"))
-    data = DataConfig(source=source, tokenizer=Bytes(), sequence_length=16, ramp=GROWING)
-    assert data.prepare(tmp_path / "run").train.batch(0)["inputs"].shape == (8, 4)

@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.data.tasks.records import (
-    read_columns,
-    read_parallel,
-    read_records,
-)
+from jaxformer.data.files.tables import read_records
+from jaxformer.data.tasks.parallel_text import read_parallel
+from jaxformer.data.tasks.tags.sources import read_columns
 from jaxformer.errors import DataError
 from jaxformer.extras import MissingExtra
 
@@ -25,54 +23,6 @@ def write(folder, name, text):
 def values(file, **options):
     return [record.values for record in read_records(file, **options)]
 
-
-# The four as GLUE distributes them ---------------------------------------------------------------
-
-
-def test_sst2(tmp_path):
-    file = write(tmp_path, "train.tsv", 'sentence\tlabel\nhide " new secretions\t0\na "b\t1\n')
-    rows = values(file)
-    assert rows == [
-        {"sentence": 'hide " new secretions', "label": "0"},
-        {"sentence": 'a "b', "label": "1"},
-    ]
-
-
-def test_cola_has_no_header(tmp_path):
-    file = write(tmp_path, "train.tsv", "gj04\t1\t\tOur friends won't buy it.\ngj04\t0\t*\tBy.\n")
-    first, second = read_records(file, header=False)
-    assert (first.text("3"), first.text("1")) == ("Our friends won't buy it.", "1")
-    assert (second.text("3"), second.text("1")) == ("By.", "0")
-
-
-def test_mrpc_begins_with_a_byte_order_mark(tmp_path):
-    text = (
-        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t7\t8\tAmrozi said.\tHe said.\r\n"
-    )
-    (row,) = read_records(write(tmp_path, "msr_paraphrase_train.txt", text))
-    assert row.text("Quality") == "1"
-    assert row.text("#2 String") == "He said."
-
-
-def test_sts_b(tmp_path):
-    names = [
-        "index",
-        "genre",
-        "filename",
-        "year",
-        "old_index",
-        "source1",
-        "source2",
-        "sentence1",
-        "sentence2",
-        "score",
-    ]
-    row = ["0", "main", "MSRvid", "2012", "1", "none", "none", "Planes.", "Fly.", "5.000"]
-    file = write(tmp_path, "train.tsv", "\t".join(names) + "\n" + "\t".join(row) + "\n")
-    assert values(file) == [dict(zip(names, row, strict=True))]
-
-
-# Other formats -----------------------------------------------------------------------------------
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), min_size=1)
 
@@ -94,20 +44,6 @@ def test_json_lines_give_back_what_was_written(tmp_path_factory, rows):
     assert values(file) == written
 
 
-def test_parquet(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    rows = {"text": ["one", "two"], "label": [1, 0]}
-    parquet.write_table(pyarrow.table(rows), tmp_path / "rows.parquet")
-    assert values(tmp_path / "rows.parquet") == [
-        {"text": "one", "label": 1},
-        {"text": "two", "label": 0},
-    ]
-    broken = write(tmp_path, "broken.parquet", "no parquet")
-    with pytest.raises(DataError, match=r"broken\.parquet: not a Parquet file"):
-        list(read_records(broken))
-
-
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(MissingExtra, match=r"pyarrow: pip install 'jaxformer\[train\]'"):
@@ -125,25 +61,6 @@ def test_conll_2003(tmp_path):
     assert sentences[1][0].where.endswith("train.txt:7")
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("a.tsv", "text\tlabel\none\t1\ntwo\n", r"a\.tsv:3: 1 fields where .* has 2: two"),
-        ("a.csv", 'text,label\n"one,1\n', r"a\.csv:\d: not valid CSV"),
-        ("a.jsonl", '{"text": "x"}\n{"text"\n', r"a\.jsonl:2: not valid JSON"),
-        ("a.xyz", "", r"ending '\.xyz'"),
-    ],
-)
-def test_errors_name_file_and_line(tmp_path, name, text, message):
-    with pytest.raises(DataError, match=message):
-        list(read_records(write(tmp_path, name, text)))
-
-
-def test_ragged_columns_are_refused(tmp_path):
-    with pytest.raises(DataError, match=r"a\.txt:2: 1 fields"):
-        list(read_columns(write(tmp_path, "a.txt", "EU ORG\nrejects\n")))
-
-
 def test_a_wrong_column_names_those_there_are(tmp_path):
     (record,) = read_records(write(tmp_path, "a.tsv", "sentence\tlabel\nx\t1\n"))
     with pytest.raises(DataError, match=r"a\.tsv:2: no column 'text'; the columns are: 'sentence'"):
@@ -153,12 +70,6 @@ def test_a_wrong_column_names_those_there_are(tmp_path):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(DataError, match=r"none\.tsv does not exist"):
         list(read_records(tmp_path / "none.tsv"))
-
-
-def test_what_is_not_utf8_is_named(tmp_path):
-    (tmp_path / "a.tsv").write_bytes(b"text\n\xff\n")
-    with pytest.raises(DataError, match=r"a\.tsv:2: not UTF-8 \(invalid start byte\): convert"):
-        list(read_records(tmp_path / "a.tsv"))
 
 
 # Parallel files ----------------------------------------------------------------------------------
@@ -183,6 +94,15 @@ def test_files_of_different_lengths_are_refused_with_both_counts(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
+        ("a.tsv", b"a\tb\none\t1\ntwo\n", r"a\.tsv:3: 1 fields where .* has 2: two"),
+        ("a.tsv", b"a\n\xff\n", r"a\.tsv:2: not UTF-8 \(invalid start byte\): convert"),
+        ("a.csv", b'a,b\n"one,1\n', r"a\.csv:\d: not valid CSV"),
+        ("a.jsonl", b'{"a": "x"}\n{"a"\n', r"a\.jsonl:2: not valid JSON"),
+        ("a.jsonl", b'["a"]', r"a\.jsonl:1: expected a JSON object, found a list"),
+        ("a.jsonl", b"null", r"a\.jsonl:1: expected a JSON object, found null"),
+        ("a.jsonl", b"{}", r"a\.jsonl:1: no column 'a'; the columns are: none"),
+        ("a.jsonl", b'{"a": null}', r"a\.jsonl:1: column 'a' holds None, not a text"),
+        ("a.xyz", b"", r"ending '\.xyz'"),
         ("a.jsonl", b'{"a": "x"}\n\n' + b"[" * 9999, r"a\.jsonl:3: .* nested too deeply"),
         ("a.jsonl", b'{"a": %s}' % (b"9" * 5000), r"a\.jsonl:1: .* too many digits"),
         ("a.jsonl", b'{"a": "x"}\r\n{"a": "\xff"}\r\n', r"a\.jsonl:2: not UTF-8"),
@@ -209,7 +129,7 @@ def test_what_is_wrong_is_said_with_its_line(tmp_path, name, content, message):
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl", "a.parquet"])
-def test_pipes_and_folders_are_no_tables(tmp_path, name):
+def test_pipes_and_folders_are_not_tables(tmp_path, name):
     os.mkfifo(tmp_path / name)
     with pytest.raises(DataError, match=rf"{name} is a pipe or a device"):
         list(read_records(tmp_path / name))

@@ -108,7 +108,7 @@ def test_a_saved_data_set_is_read(bucket, tmp_path):
     assert [row.values for row in read_records(url)] == ROWS
 
 
-def test_objects_that_mark_a_folder_are_no_files(bucket, corpus):
+def test_objects_that_mark_a_folder_are_not_files(bucket, corpus):
     url = uploaded(corpus, f"{bucket}/corpus")
     for key in ("corpus/", "corpus/books/", "corpus/books/deep/"):  # as consoles write them
         store = any_path(url, "url").store

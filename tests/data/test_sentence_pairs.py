@@ -12,7 +12,7 @@ TOKENIZER = Bytes().fit([], SentencePairs.special_tokens)
 CLS, SEP = (int(TOKENIZER.special_ids(role)[0]) for role in ("cls", "sep"))
 END, PAD = TOKENIZER.end_of_text_id, TOKENIZER.pad_id
 LABELS = ["next_sentence", "sentence_order"]
-# Documents of distinct tokens, so that every piece can be told apart.
+# Documents of distinct tokens, so that every piece can be identified.
 DOCUMENTS = [list(range(60)), [60], list(range(61, 70)), [], list(range(70, 200))]
 
 
@@ -34,7 +34,7 @@ def document_of(token):
 
 
 def halves(example):
-    """The two pieces before masking, after checks of what stands around them."""
+    """The two pieces before masking, after checks of what surrounds them."""
     valid = example["segments"] > 0
     tokens, types = example["targets"][valid].tolist(), example["token_types"][valid]
     assert tokens[0] == CLS
@@ -106,19 +106,6 @@ def test_tokens_are_masked_as_in_masked_language_modelling(label):
         assert chosen.sum() == max(1, round(0.15 * sum(map(len, halves(example)))))
         assert (example["inputs"] == example["targets"])[~chosen].all()
         assert not np.isin(example["targets"][chosen], [CLS, SEP, PAD]).any()
-
-
-@pytest.mark.parametrize("label", LABELS)
-def test_a_blank_row_counts_nothing(label):
-    examples = examples_of(30, label)
-    example, blank = examples.read(0, np.random.default_rng(0)), examples.blank()
-    assert {k: (v.shape, v.dtype) for k, v in blank.items()} == {
-        k: (v.shape, v.dtype) for k, v in example.items()
-    }
-    assert example[label].shape == example[f"{label}_weights"].shape == ()
-    assert example[f"{label}_weights"] == 1
-    assert not any(blank[key].any() for key in ("weights", f"{label}_weights", "segments"))
-    assert (blank["inputs"] == PAD).all()
 
 
 def test_what_cannot_work_is_refused():

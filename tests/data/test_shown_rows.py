@@ -22,12 +22,12 @@ def test_next_tokens_are_one_text():
     (text,) = reader.texts(row)
     assert text.name == "text"
     assert text.parts == (Part("a question: ", False), Part("the answer", True))
-    # The last target is no input.
+    # The last target is not an input.
     row = {"inputs": ids[:21], "targets": ids[1:22], "weights": weights[:21]}
     assert "".join(part.text for part in reader.texts(row)[0].parts) == "a question: the answer"
 
 
-def test_other_targets_are_a_text_of_their_own():
+def test_other_targets_are_a_separate_text():
     reader = RowReader("language_model", TOKENIZER)
     ids = tokens("abcdef")
     row = {"inputs": ids[:-2], "targets": ids[2:], "weights": np.ones(4, np.float32)}
@@ -110,7 +110,7 @@ def test_long_texts_are_cut():
     assert second.parts == ()
 
 
-def test_data_of_ones_own_need_no_tokens():
+def test_custom_data_need_no_tokens():
     reader = RowReader("language_model", TOKENIZER)
     row = {"inputs": np.zeros((2, 5), np.float32), "targets": np.zeros(3, np.int32)}
     assert reader.texts(row) == []

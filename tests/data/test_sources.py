@@ -79,9 +79,6 @@ def test_text_files_errors_say_what_to_do(tmp_path):
         list(TextFiles(str(tmp_path)).documents())
     with pytest.raises(DataError, match=r"no file matches .*\*\.rst"):
         list(TextFiles(str(tmp_path / "*.rst")).documents())
-    (tmp_path / "latin.txt").write_bytes(b"abc\xe9")
-    with pytest.raises(DataError, match=r"latin\.txt: not UTF-8 at byte 3; convert"):
-        list(TextFiles(str(tmp_path)).documents())
 
 
 def test_json_lines_yields_one_document_per_line(tmp_path):
@@ -97,48 +94,13 @@ def test_json_lines_yields_one_document_per_line(tmp_path):
     assert list(JsonLines(str(tmp_path)).documents()) == expected
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        (b'{"text": "a"', "not valid JSON: .* at column 13"),
-        (b'{"text": "a\xff"}', "not UTF-8 at byte 11 of the line"),
-        (b'["a"]', "expected a JSON object, found a list"),
-        (b"null", "expected a JSON object, found null"),
-        (b'{"body": "a", "id": 1}', "no field 'text'; the fields are: 'body', 'id'"),
-        (b"{}", "no field 'text'; the fields are: none"),
-        (b'{"text": 3}', "field 'text' holds a number, not a string"),
-        (b'{"text": null}', "field 'text' holds null, not a string"),
-        (b'{"text": "a\\ud800"}', "field 'text' holds half of a surrogate pair at character 1"),
-    ],
-)
-def test_a_bad_json_line_is_named_with_file_and_line(tmp_path, line, message):
-    file = tmp_path / "bad.jsonl"
-    file.write_bytes(b'{"text": "fine"}\n' + line + b"\n")
-    with pytest.raises(DataError, match=rf"bad\.jsonl:2: {message}"):
-        list(JsonLines(str(file)).documents())
-
-
 def test_json_lines_reads_another_field(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"body": "x"}\n')
     assert list(JsonLines(str(tmp_path), field="body").documents()) == [Document("a.jsonl:1", "x")]
 
 
-def test_fingerprints_change_with_the_documents(tmp_path):
-    (tmp_path / "a.txt").write_text("one")
-    source = TextFiles(str(tmp_path))
-    before = source.fingerprint()
-    assert source.fingerprint() == before
-    (tmp_path / "b.txt").write_text("two")
-    added = source.fingerprint()
-    (tmp_path / "b.txt").write_text("three")
-    assert len({before, added, source.fingerprint()}) == 3
-    (tmp_path / "a.jsonl").write_text('{"text": "x", "body": "y"}')
-    fields = {JsonLines(str(tmp_path), field).fingerprint() for field in ("text", "body")}
-    assert len(fields) == 2
-
-
 @pytest.mark.parametrize("source", [TextFiles, JsonLines])
-def test_what_is_no_file_is_refused_at_once(tmp_path, source):
+def test_anything_but_a_file_is_refused_at_once(tmp_path, source):
     os.mkfifo(tmp_path / "pipe")
     for path, message in {
         str(tmp_path / "pipe"): "pipe is a pipe or a device",
@@ -149,24 +111,3 @@ def test_what_is_no_file_is_refused_at_once(tmp_path, source):
         for read in (lambda s: list(s.documents()), source.fingerprint):
             with pytest.raises(DataError, match=message):
                 read(source(path))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"abc\0", "not text: byte 3 is null"),
-        ("text".encode("utf-16-le"), "not text: byte 1 is null"),
-        (b"\xef\xbb\xbfab\xff", "not UTF-8 at byte 5"),
-    ],
-)
-def test_bytes_that_are_no_text_are_refused(tmp_path, content, message):
-    (tmp_path / "a.txt").write_bytes(content)
-    with pytest.raises(DataError, match=rf"a\.txt: {message}"):
-        list(TextFiles(str(tmp_path)).documents())
-
-
-@pytest.mark.parametrize("line", [b"[" * 9999, b'{"text": %s}' % (b"9" * 5000)])
-def test_hostile_json_is_refused_with_its_line(tmp_path, line):
-    (tmp_path / "a.jsonl").write_bytes(b'{"text": "a"}\n\n' + line + b"\n")
-    with pytest.raises(DataError, match=r"a\.jsonl:3: not valid JSON"):
-        list(JsonLines(str(tmp_path)).documents())

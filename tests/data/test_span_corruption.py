@@ -180,16 +180,6 @@ def test_sentinels_are_the_last_ids_the_first_of_them_last():
     assert len(used) == round(round(0.15 * 500) / 20)
 
 
-def test_a_blank_row_counts_nothing():
-    objective = SpanCorruption()
-    _, example = example_of(objective, 20, 30, seed=0)
-    blank = objective.bind(TOKENIZER, 30)(row_of([], objective.raw_length(30)), None)
-    assert {k: (v.shape, v.dtype) for k, v in blank.items()} == {
-        k: (v.shape, v.dtype) for k, v in example.items()
-    }
-    assert not any(blank[key].any() for key in ("weights", "segments", "decoder_segments"))
-
-
 def test_targets_are_padded_to_a_length():
     padded, plain = SpanCorruption(target_length=24), SpanCorruption()
     (_, expected), (_, found) = (example_of(each, 60, 60, seed=0) for each in (plain, padded))

@@ -1,10 +1,9 @@
 """The chat templates that TRL ships, rendered: the texts are those of apply_chat_template."""
 
 import re
-from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
+from chat_cases import STOCK, STOCK_TOKENS
 
 from jaxformer.data.chat.template import ChatTemplate, Conversation, RenderRequest
 from jaxformer.errors import DataError
@@ -12,9 +11,6 @@ from jaxformer.errors import DataError
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.torch
 
-_TRL = find_spec("trl")
-FILES = sorted(Path(_TRL.origin).with_name("chat_templates").glob("*.jinja")) if _TRL else []
-TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
 TOOLS = [
     {
         "type": "function",
@@ -68,16 +64,16 @@ def expected(template, messages, tools):
     options = {"tools": tools, "add_generation_prompt": messages[-1]["role"] == "user"}
     chats = [_normalize_chat_messages(messages)]
     try:
-        return render_jinja_template(chats, chat_template=template, **options, **TOKENS)[0][0]
+        return render_jinja_template(chats, chat_template=template, **options, **STOCK_TOKENS)[0][0]
     except Exception as error:
         return error
 
 
-@pytest.mark.skipif(not FILES, reason="TRL is not installed")
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.skipif(not STOCK, reason="TRL is not installed")
+@pytest.mark.parametrize("file", STOCK, ids=lambda file: file.stem)
 @pytest.mark.quick("qwen3", "llama3*", "gemma", "mistral*", "deepseekv3")
 def test_texts_are_those_of_transformers(file):
-    template = ChatTemplate(file, file.read_text(encoding="utf-8"), TOKENS)
+    template = ChatTemplate(file, file.read_text(encoding="utf-8"), STOCK_TOKENS)
     answers = {name: expected(template.source, *chat) for name, chat in CHATS.items()}
     requests = {
         name: RenderRequest(Conversation(*chat), chat[0][-1]["role"] == "user")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from jaxformer.data.files.json_rows import _CHUNK
+from jaxformer.data.files.tables import read_records
 from jaxformer.data.tasks import TagTable
-from jaxformer.data.tasks.records import read_records
 from jaxformer.errors import DataError
 
 ROWS = [

@@ -1,9 +1,9 @@
 import dataclasses
-import json
 from collections import Counter
 
 import numpy as np
 import pytest
+from corpora import write_texts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,9 +17,9 @@ PACKINGS = {"joined": DataConfig().packing, "packed": Packed()}
 def config(tmp_path_factory):
     file = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
     texts = [f"<{number}> " + "abcdefghij" * (number % 7) for number in range(60)]
-    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    source = write_texts(file, texts)
     return DataConfig(
-        source=JsonLines(str(file)),
+        source=source,
         tokenizer=Bytes(),
         sequence_length=24,
         batch_size=5,
@@ -44,15 +44,6 @@ def assert_same(first, second):
 def targets(batches):
     """How often each token is counted as a target."""
     return Counter(t for batch in batches for t in batch["targets"][batch["weights"] > 0].tolist())
-
-
-def test_a_batch_has_the_agreed_form(datasets):
-    batch = datasets.train.batch(0)
-    dtypes = {key: value.dtype for key, value in batch.items()}
-    assert all(value.shape == (5, 24) for value in batch.values())
-    assert dtypes.pop("weights") == np.float32
-    assert set(dtypes) in ({"inputs", "targets"}, {"inputs", "targets", "segments", "positions"})
-    assert set(dtypes.values()) == {np.dtype(np.int32)}
 
 
 def test_an_epoch_of_training_holds_every_token_once(datasets):
@@ -203,7 +194,7 @@ def test_a_corpus_shorter_than_a_sequence_says_by_how_much(tmp_path):
     assert datasets.validation.batch(0)["weights"].sum() == config.batch_size * 3
 
 
-def test_validation_documents_of_ones_own(config, tmp_path):
+def test_separate_validation_documents(config, tmp_path):
     texts = ["one", "", "zwei und drei", "ä"]
     (tmp_path / "own").mkdir()
     for number, text in enumerate(texts):

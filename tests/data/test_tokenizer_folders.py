@@ -120,7 +120,7 @@ def test_a_model_whose_class_moves_ids_is_not_read_alone(tmp_path):
 @pytest.mark.quick("gpt2_prefix")
 @pytest.mark.parametrize("kind", [kind for kind in FOLDERS if kind != "word_level"])
 def test_the_tokenizer_of_a_run_gives_the_same_ids(tmp_path, kind):
-    """A run saves a tokenizer.json of its own, in which names of special tokens are text."""
+    """A run saves its own tokenizer.json, in which names of special tokens are text."""
     folder = make(tmp_path / "model", kind)
     fitted = TokenizerFile(str(folder)).fit([])
     theirs = transformers.AutoTokenizer.from_pretrained(folder)

@@ -235,7 +235,7 @@ def with_special_tokens():
     return {"bytes": Bytes().fit([], ROLES), **trained}
 
 
-def test_special_tokens_get_ids_of_their_own(with_special_tokens, trained, tmp_path):
+def test_special_tokens_get_their_own_ids(with_special_tokens, trained, tmp_path):
     for name, tokenizer in with_special_tokens.items():
         ids = [int(i) for role in ROLES for i in tokenizer.special_ids(role)]
         assert len(set(ids)) == 103
@@ -317,14 +317,14 @@ def test_a_definition_that_cannot_be_ours_is_refused(tmp_path, changes, message)
 
 
 @pytest.mark.parametrize("text", ["[]", "5", "[" * 9999, '{"a": %s}' % ("9" * 5000), "{"])
-def test_settings_that_are_no_object_are_refused(tmp_path, text):
+def test_settings_that_are_not_an_object_are_refused(tmp_path, text):
     TrainTokenizer("bpe", 300).fit(["text"]).save(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(text)
     with pytest.raises(DataError, match=r"tokenizer_config\.json"):
         load_tokenizer(tmp_path)
 
 
-def test_a_file_that_is_none_is_refused(tmp_path):
+def test_a_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "tokenizer.json")
     with pytest.raises(DataError, match=r"tokenizer\.json is a pipe"):
         TokenizerFile(str(tmp_path)).fit([])

@@ -1,10 +1,10 @@
 """Answers that are desirable or not: rows of every form, batches, and what is wrong."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from corpora import write_rows
 
 from jaxformer.data import Bytes
 from jaxformer.data.chat import UnpairedPreferenceData
@@ -22,9 +22,7 @@ def config(file, **changes):
 
 
 def write(folder, rows):
-    file = folder / "judged.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return file
+    return write_rows(folder / "judged.jsonl", rows)
 
 
 def row(values):

@@ -17,7 +17,7 @@ import numpy as np
 sys.modules["datasets"] = None
 
 import jaxformer.flax  # noqa: E402
-from jaxformer.data.tasks.sequences import padded  # noqa: E402
+from jaxformer.data.dataset import padded  # noqa: E402
 from jaxformer.data.tasks.sounds.masked import masked_spans, sampled_negatives  # noqa: E402
 from jaxformer.flax.auto import NAMES  # noqa: E402
 from jaxformer.functional import sinusoidal_code  # noqa: E402

@@ -2,13 +2,13 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from jaxformer.data.bad_rows import BadRows
 from jaxformer.data.chat.answers.learned import LearnedChats
-from jaxformer.data.chat.answers.spans import content_text, with_last_answer_only
+from jaxformer.data.chat.answers.spans import with_last_answer_only
 from jaxformer.data.chat.choice import encoders
 from jaxformer.data.chat.conversations import ConversationData
 from jaxformer.data.chat.examples import (
@@ -62,9 +62,6 @@ class ChatData(ConversationData[Conversation]):
 
     def conversations(self, row: Conversation) -> list[Conversation]:
         return [row]
-
-    def texts(self, row: Conversation) -> Iterator[str]:
-        return map(content_text, row.messages)
 
     def render(
         self,

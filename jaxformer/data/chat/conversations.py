@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from jaxformer.checks import FRACTION, Rule, at_least, check_fields, optional
 from jaxformer.data.bad_rows import BadRows, read_rows
 from jaxformer.data.base import Datasets
+from jaxformer.data.chat.answers.spans import content_text
 from jaxformer.data.chat.choice import check_template_name, keep_template
 from jaxformer.data.chat.lengths import TooLong
 from jaxformer.data.chat.template import Conversation
@@ -89,6 +90,10 @@ class ConversationData(RowData[Row]):
     @abc.abstractmethod
     def examples(self, rendered: Rendered, tokenizer: Tokenizer) -> ExampleSource:
         """Returns rendered rows as arrays."""
+
+    def texts(self, row: Row) -> list[str]:
+        chats = self.conversations(row)
+        return [content_text(message) for chat in chats for message in chat.messages]
 
     def read(self, source: str) -> list[Row]:
         return read_rows(source, self.read_record, self.on_bad_row)

@@ -57,9 +57,9 @@ class _Tokenized(NamedTuple):
 class ChatEncoder:
     """Renders conversations with a chat template and tokenises them.
 
-    `answers.py` finds the answers in a text. The token that ends the turn belongs to the answer,
-    even if it begins the next message or the template leaves it out after the last answer; white
-    space after it does not. A token belongs to an answer if one of its characters does.
+    `answers/spans.py` finds the answers in a text. The token that ends the turn belongs to the
+    answer, even if it begins the next message or the template leaves it out after the last answer;
+    white space after it does not. A token belongs to an answer if one of its characters does.
 
     Args:
         tokenizer: The tokenizer.
@@ -162,6 +162,27 @@ class ChatEncoder:
         encode = self._complement if everything else self._answers
         return [encode(*row) for row in zip(chats, texts, found, strict=True)]
 
+    def encode_answers(
+        self, chats: Sequence[Conversation], everything: bool = False
+    ) -> list[EncodedChat]:
+        """Returns the tokens of conversations, each of which has something to learn.
+
+        Args:
+            chats: The conversations, see `encode_batch`.
+            everything: Whether each whole text is one answer.
+
+        Raises:
+            DataError: As in `encode_batch`; or the text of a conversation has no answer.
+        """
+        found = self.encode_batch(chats, everything)
+        for chat, encoded in zip(chats, found, strict=True):
+            if not encoded.answers[1:].any():
+                raise DataError(
+                    f"{chat.where}: no answer: the chat template leaves it out, or does not mark "
+                    "it as the assistant's"
+                )
+        return found
+
     def _readable(self, chat: Conversation) -> Conversation:
         """A conversation whose tool calls have the form that the template accepts."""
         if any(message.get("tool_calls") for message in chat.messages):
@@ -173,9 +194,7 @@ class ChatEncoder:
         """The form of tool calls that the template accepts."""
         return call_form(self._template)
 
-    def _answers(
-        self, chat: Conversation, text: "_Tokenized", spans: Sequence[Span]
-    ) -> EncodedChat:
+    def _answers(self, chat: Conversation, text: _Tokenized, spans: Sequence[Span]) -> EncodedChat:
         """Returns a conversation whose answers are the spans."""
         numbers = {place: n for n, place in enumerate(sorted({s.place for s in spans}), start=1)}
         answers = np.zeros(len(text.tokens.tokens), np.int32)
@@ -199,7 +218,7 @@ class ChatEncoder:
         return not last.get("tool_calls") and spans[-1].end >= len(text) and bool(self._closing)
 
     def _complement(
-        self, chat: Conversation, text: "_Tokenized", spans: Sequence[Span]
+        self, chat: Conversation, text: _Tokenized, spans: Sequence[Span]
     ) -> EncodedChat:
         """Returns a conversation of which everything except the spans is learned."""
         del chat
@@ -214,10 +233,10 @@ class ChatEncoder:
             text.tokens.tokens, answers, text.rendered.text, tuple(cuts), text.spells_special
         )
 
-    def _special(self, text: "_Tokenized") -> list[tuple[int, int, int]]:
+    def _special(self, text: _Tokenized) -> list[tuple[int, int, int]]:
         return self._tokenizer.special_in(text.rendered.text, text.tokens)
 
-    def _tokenize(self, requests: Sequence[RenderRequest]) -> list["_Tokenized"]:
+    def _tokenize(self, requests: Sequence[RenderRequest]) -> list[_Tokenized]:
         """Renders and tokenises chats; names of special tokens in messages are ordinary text."""
         disguises = {
             number: self._tokenizer.disguised(request.chat.values())
@@ -244,15 +263,11 @@ class ChatEncoder:
     ) -> None:
         """Raises DataError if a template does not merely copy a special token in a message."""
         if other._replace(text=disguise.undo(other.text)) != rendered:
-            raise self._error(
-                chat,
+            raise self._template.error_at(
+                chat.where,
                 "a message spells out a special token, and the template does not copy it as it "
                 "is: take it out of the message",
             )
-
-    def _error(self, chat: Conversation, reason: str) -> DataError:
-        where = f"{chat.where}: " if chat.where else ""
-        return DataError(f"{where}{self._template.file}: {reason}")
 
 
 def _within(text: TokenizedText, span: Span) -> np.ndarray:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from jaxformer.errors import DataError
+from jaxformer.data.rows import too_long_error
 
 TooLong = Literal["error", "cut", "drop"]
 
@@ -12,14 +12,9 @@ def check_sizes(
     sizes: Sequence[int], places: Sequence[str], limit: int, too_long: TooLong, what: str
 ) -> None:
     """Raises DataError if rows are too long and `too_long` is "error"."""
-    long = [number for number, size in enumerate(sizes) if size > limit]
-    if long and too_long == "error":
-        raise DataError(
-            f"{places[long[0]]}: {sizes[long[0]]} tokens, more than data.sequence_length = "
-            f"{limit}, and so have {len(long):,} of {len(sizes):,} {what}: set "
-            f"data.sequence_length to {max(sizes)}, which the model's positions must allow, or "
-            "cut them or leave them out with --data.too-long cut or drop"
-        )
+    if too_long == "error" and max(sizes, default=0) > limit:
+        remedy = "cut them or leave them out with --data.too-long cut or drop"
+        raise too_long_error(sizes, places, limit, "data.sequence_length", what, remedy)
 
 
 def describe_changes(num_cut: int, num_dropped: int, limit: int) -> list[str]:

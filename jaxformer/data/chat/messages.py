@@ -21,14 +21,12 @@ def messages_in(record: Record, column: str) -> list[dict[str, Any]]:
     """Returns the messages in a column, without the nulls that Arrow added."""
     held = _parsed(record, column)
     if not isinstance(held, Sequence) or isinstance(held, str):
-        raise DataError(wrong_value(record.where, column, held, "a list of messages"))
+        raise wrong_value(record.where, column, held, "a list of messages")
     if not held:
         raise DataError(f"{record.where}: column {column!r} is empty: a conversation has messages")
     for number, message in enumerate(held, start=1):
         if not isinstance(message, Mapping):
-            raise DataError(
-                wrong_value(record.where, f"{column}, message {number}", message, "an object")
-            )
+            raise wrong_value(record.where, f"{column}, message {number}", message, "an object")
     return list(held)
 
 
@@ -50,10 +48,10 @@ def conversation(
         )
     tools = _parsed(record, "tools") if record.values.get("tools") else None
     if tools is not None and (isinstance(tools, str) or not isinstance(tools, Sequence)):
-        raise DataError(wrong_value(record.where, "tools", tools, "a list of JSON schemas"))
+        raise wrong_value(record.where, "tools", tools, "a list of JSON schemas")
     variables = record.values.get("chat_template_kwargs") or {}
     if not isinstance(variables, Mapping):
-        raise DataError(wrong_value(record.where, "chat_template_kwargs", variables, "an object"))
+        raise wrong_value(record.where, "chat_template_kwargs", variables, "an object")
     return Conversation(list(messages), tools, dict(variables), first, record.where)
 
 
@@ -129,6 +127,6 @@ def _without_nulls(value: Any) -> Any:
     return list(map(_without_nulls, value)) if isinstance(value, list) else value
 
 
-def wrong_value(where: str, column: str, value: Any, expected: str) -> str:
+def wrong_value(where: str, column: str, value: Any, expected: str) -> DataError:
     """Returns the error about a column with a wrong value."""
-    return f"{where}: column {column!r} holds {reprlib.repr(value)}, not {expected}"
+    return DataError(f"{where}: column {column!r} holds {reprlib.repr(value)}, not {expected}")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
-from jaxformer.data.tokenizers.special_tokens import codes_of, with_codes
+from jaxformer.data.tokenizers.special_tokens import codes_of, special_tokens_in, with_codes
 from jaxformer.data.tokenizers.specs import all_cores
 
 # Letters without case, compatibility forms or spaces around them, which no template treats
@@ -59,13 +59,13 @@ class ProtectedTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._codes = codes_of(tokenizer)
-        added = tokenizer.get_added_tokens_decoder().items()
-        self._special = {id_: token.content for id_, token in added if token.special}
+        self._special = special_tokens_in(tokenizer)
         self._ids = np.array(list(self._special), np.int64)
         names = sorted(self._special.values(), key=len, reverse=True)
         self._names = re.compile("|".join(map(re.escape, names)) or "(?!)")
         # These are found in the normalised text, which may differ, for example in case.
-        normalized = [token.content for _, token in added if token.special and token.normalized]
+        added = tokenizer.get_added_tokens_decoder().values()
+        normalized = [token.content for token in added if token.special and token.normalized]
         self._loose = re.compile(
             "|".join(re.escape(self._normalized(name)) for name in normalized) or "(?!)"
         )

@@ -1,6 +1,6 @@
 """Renders a chat template in a separate process, with limits of time and memory.
 
-`process.py` runs this file as a script. Each line of standard input and output is a JSON value:
+`template.py` runs this file as a script. Each line of standard input and output is a JSON value:
 first the template, then one line for each chat. It only imports jinja2 and the standard library,
 so it starts in a tenth of a second.
 """

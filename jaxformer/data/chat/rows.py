@@ -13,6 +13,7 @@ from jaxformer.errors import DataError
 from jaxformer.io.files import parse_json
 
 _PAIRS = "a list of [question, answer]"
+_OTHER_COLUMN = "a list of messages, which the other column holds"
 _SYSTEM = ("system", "system_prompt")
 _SHAREGPT = {
     "human": "user",
@@ -116,17 +117,13 @@ class Alpaca(ChatFormat):
         history = record.values.get("history") or []
         turns: list[Any] = []
         if not isinstance(history, Sequence) or isinstance(history, str):
-            raise DataError(
-                wrong_value(record.where, "history", history, "a list of [question, answer]")
-            )
+            raise wrong_value(record.where, "history", history, _PAIRS)
         for pair in history:
             if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
-                raise DataError(
-                    wrong_value(record.where, "history", pair, "a list of [question, answer]")
-                )
-            turns += _question(*pair)
+                raise wrong_value(record.where, "history", pair, _PAIRS)
+            turns += exchange(*pair)
         answer = record.text(self.output)
-        messages = [*_system(record), *turns, *_question(asked, answer)]
+        messages = [*_system(record), *turns, *exchange(asked, answer)]
         return conversation(record, messages, needs_answer=needs_answer)
 
 
@@ -158,17 +155,10 @@ class PromptCompletion(ChatFormat):
                 raise DataError(
                     f"{record.where}: no answer: column {self.completion!r} is empty; give one"
                 )
-            return Conversation(_question(prompt, completion), where=record.where, plain=True)
+            return Conversation(exchange(prompt, completion), where=record.where, plain=True)
         for name, value in zip((self.prompt, self.completion), values, strict=True):
             if isinstance(value, str):
-                raise DataError(
-                    wrong_value(
-                        record.where,
-                        name,
-                        value,
-                        "a list of messages, which the other column holds",
-                    )
-                )
+                raise wrong_value(record.where, name, value, _OTHER_COLUMN)
         prompt, completion = (messages_in(record, name) for name in (self.prompt, self.completion))
         return conversation(record, [*prompt, *completion], len(prompt), needs_answer)
 
@@ -237,7 +227,8 @@ def _turn(where: str, turn: Mapping[str, Any]) -> dict[str, Any]:
     return {"role": role, "content": content} | others
 
 
-def _question(asked: Any, answer: Any) -> list[dict[str, Any]]:
+def exchange(asked: Any, answer: Any) -> list[dict[str, Any]]:
+    """Returns a question of the user and an answer as messages."""
     return [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
 
 

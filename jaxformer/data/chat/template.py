@@ -6,7 +6,10 @@ compiles and renders a template in a separate process, whose processor time and 
 system limits. It takes a tenth of a second to start, and renders any number of chats.
 """
 
+import json
 import re
+import signal
+import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,11 +17,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxformer.data.chat.process import render_in_process
+import jinja2.utils
+
+from jaxformer.data.chat import renderer
 from jaxformer.data.tokenizers.auto import UnreadableTokenizerError
 from jaxformer.data.tokenizers.files import SETTINGS, ask_about, read_settings
 from jaxformer.errors import ArgumentError, DataError
 from jaxformer.io.model_files import TEMPLATES, read_object, small_file_in
+from jaxformer.io.scripts import run_script
 
 TEMPLATE = "chat_template.jinja"
 SPECIAL_TOKENS = "special_tokens_map.json"
@@ -26,6 +32,8 @@ _FOR_TOOLS = "tool_use"
 """The name of the template for chats with tools, if there are several templates."""
 _LARGEST = 10**6
 """The maximum size of a template's file in bytes; published ones have a few thousand."""
+_PATIENCE = 60
+"""The number of seconds after which the renderer is stopped even if it gets no processor time."""
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """The names of the reasoning before an answer."""
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
@@ -165,12 +173,14 @@ class ChatTemplate:
             for answer, request in zip(answers, requests, strict=False)
         ]
 
+    def error_at(self, where: str, reason: str) -> DataError:
+        """Returns an error about a chat, which `where` names if it comes from a file."""
+        place = f"{where}: " if where else ""
+        return DataError(f"{place}{self.file}: {reason}")
+
     def _read(self, answer: Mapping[str, Any], where: str) -> Rendered | DataError:
         if "error" in answer:
-            place = f"{where}: " if where else ""
-            return DataError(
-                f"{place}{self.file}: the template refused this chat: {answer['error']}"
-            )
+            return self.error_at(where, f"the template refused this chat: {answer['error']}")
         return Rendered(
             answer["text"],
             tuple((start, end) for start, end in answer["spans"]),
@@ -299,9 +309,33 @@ def _joined(template: str, for_tools: str | None) -> str:
 
 
 def _ask(source: str, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the answers of the renderer: about the template, and about each chat."""
     try:
-        return render_in_process(source, requests)
+        lines = "".join(json.dumps(value) + "\n" for value in (source, *requests))
     except (TypeError, ValueError, RecursionError) as error:
         raise ArgumentError(
             f"messages: must be lists, dictionaries, texts and numbers: {error}"
         ) from error
+    modules = (jinja2, jinja2.utils.markupsafe)
+    limit = _PATIENCE + len(requests) * renderer.CPU_SECONDS
+    try:
+        done = run_script(
+            renderer,
+            given=lines.encode(),
+            patience=limit,
+            megabytes=renderer.MEGABYTES,
+            paths={str(Path(module.__file__).parents[1]) for module in modules},
+        )
+    except subprocess.TimeoutExpired:
+        return [{"error": f"it has not ended after {limit} seconds"}]
+    # Anything after the last newline is incomplete.
+    answers = [json.loads(line) for line in done.stdout.split(b"\n")[:-1]]
+    if len(answers) <= len(requests):
+        answers.append({"error": _reason(done.returncode)})
+    return answers
+
+
+def _reason(returncode: int) -> str:
+    if returncode in (-signal.SIGPROF, -signal.SIGXCPU, -signal.SIGKILL):
+        return f"it takes longer than {renderer.CPU_SECONDS} seconds"
+    return f"it needs more than {renderer.MEGABYTES} MB of memory, or is nested too deeply"

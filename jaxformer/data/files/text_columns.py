@@ -19,12 +19,12 @@ IMAGE_COLUMNS = (
 
 
 def recognised(
-    record: Record, choices: Sequence[tuple[str, ...]], option: str, besides: Sequence[str] = ()
+    record: Record, choices: Sequence[tuple[str, ...]], option: str, others: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Returns the columns to read: the first of the choices that a table has, or its only
     column.
     """
-    columns = tuple(name for name in record.values if name not in besides)
+    columns = tuple(name for name in record.values if name not in others)
     found = [choice for choice in choices if set(choice) <= set(columns)]
     pairs = [choice for choice in found if len(choice) == 2]
     if found or len(columns) == 1:

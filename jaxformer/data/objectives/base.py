@@ -8,13 +8,14 @@ from typing import ClassVar
 import numpy as np
 
 from jaxformer.checks import check_field, check_types
-from jaxformer.data.dataset import Batch, ExampleSource
+from jaxformer.data.dataset import Batch, ExampleSource, padded
 from jaxformer.data.text.packing import Joined, Packing, Rows, TokenRow, TokenStream
 from jaxformer.data.tokenizers.special_tokens import Role
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import ConfigError
 
 RowFunction = Callable[[TokenRow, np.random.Generator], Batch]
+Corruption = Callable[[np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -200,6 +201,33 @@ class PrefixLM(RowObjective):
         return example
 
 
+class Seq2SeqObjective(RowObjective):
+    """An objective of an encoder-decoder, whose decoder restores a text that was corrupted."""
+
+    least_length: ClassVar[int] = 3
+    takes_segments: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def corruption(self, tokenizer: Tokenizer) -> Corruption:
+        """Returns the function from the tokens of a text to the source and the targets.
+
+        Args:
+            tokenizer: Has the ids of special tokens.
+        """
+
+    def bind(self, tokenizer, sequence_length):
+        corrupted = self.corruption(tokenizer)
+        lengths = self.lengths(sequence_length)
+        start_id = self.start_id(tokenizer)
+
+        def example(row: TokenRow, rng: np.random.Generator) -> Batch:
+            tokens = row.tokens[row.valid]
+            source, targets = corrupted(tokens, rng) if len(tokens) else (tokens, tokens)
+            return teacher_forced(source, targets, lengths, tokenizer.pad_id, start_id)
+
+        return example
+
+
 def next_tokens(row: TokenRow) -> Batch:
     """Returns a row as inputs [T] and the tokens that follow as targets [T], with weights [T]."""
     example = {
@@ -240,7 +268,9 @@ def teacher_forced(
     """
     size = lengths["inputs"]
     decoder_size = lengths["decoder_inputs"]
-    shifted = np.concatenate([[start_id], targets])[: len(targets)]
+    source = source.astype(np.int32)
+    targets = targets.astype(np.int32)
+    shifted = np.insert(targets, 0, start_id)[: len(targets)]
     valid = np.arange(decoder_size) < len(targets)
     return {
         "inputs": padded(source, size, pad_id),
@@ -250,10 +280,3 @@ def teacher_forced(
         "targets": padded(targets, decoder_size, pad_id),
         "weights": valid.astype(np.float32),
     }
-
-
-def padded(tokens: np.ndarray, size: int, fill: int) -> np.ndarray:
-    """Returns tokens, int [n], followed by `fill` up to `size`: int32 [size]."""
-    row = np.full(size, fill, np.int32)
-    row[: len(tokens)] = tokens
-    return row

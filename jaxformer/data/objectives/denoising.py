@@ -6,9 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from jaxformer.checks import POSITIVE, check_field, check_fields, check_types
-from jaxformer.data.dataset import Batch
-from jaxformer.data.objectives.base import RowObjective, teacher_forced
-from jaxformer.data.text.packing import TokenRow
+from jaxformer.data.objectives.base import Seq2SeqObjective
 from jaxformer.data.tokenizers.special_tokens import Role
 from jaxformer.data.tokenizers.specs import Tokenizer
 
@@ -16,7 +14,7 @@ _SENTENCE_ENDS = (".", "!", "?", "\n")
 
 
 @dataclass(frozen=True)
-class Denoising(RowObjective):
+class Denoising(Seq2SeqObjective):
     """Predict the full text from a version with shuffled sentences, masked spans and gaps.
 
         inputs  = [CLS] infill(delete(permute(x))) </s>
@@ -31,8 +29,6 @@ class Denoising(RowObjective):
     """
 
     special_tokens: ClassVar[tuple[Role, ...]] = ("cls", "mask")
-    least_length: ClassVar[int] = 3
-    takes_segments: ClassVar[bool] = False
 
     mask_ratio: float = 0.3
     """The share of the tokens that infilling masks."""
@@ -61,29 +57,20 @@ class Denoising(RowObjective):
     def start_id(self, tokenizer):
         return tokenizer.end_of_text_id
 
-    def bind(self, tokenizer, sequence_length):
-        lengths = self.lengths(sequence_length)
-        start_id = self.start_id(tokenizer)
-        pad_id = tokenizer.pad_id
+    def corruption(self, tokenizer):
         end_id = tokenizer.end_of_text_id
         (first_id,), (mask_id,) = (tokenizer.special_ids(role) for role in ("cls", "mask"))
         sentence_ends = ends_of_sentences(tokenizer)
 
-        def example(row: TokenRow, rng: np.random.Generator) -> Batch:
-            tokens = row.tokens[row.valid]
-            if not len(tokens):
-                return teacher_forced(tokens, tokens, lengths, pad_id, start_id=start_id)
+        def corrupted(tokens: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
             noisy = tokens
             if self.permute_sentences:
                 noisy = permute_sentences(noisy, sentence_ends[noisy], rng)
             noisy = delete(noisy, self.deletion, rng)
             noisy = infill(noisy, self.mask_ratio, self.mean_span, mask_id, rng)
-            source, targets = ([first_id, *part, end_id] for part in (noisy, tokens))
-            return teacher_forced(
-                np.array(source), np.array(targets), lengths, pad_id, start_id=start_id
-            )
+            return tuple(np.array([first_id, *part, end_id]) for part in (noisy, tokens))
 
-        return example
+        return corrupted
 
 
 def ends_of_sentences(tokenizer: Tokenizer) -> np.ndarray:

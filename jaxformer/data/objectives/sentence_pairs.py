@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from jaxformer.checks import check_types
-from jaxformer.data.dataset import Batch, ExampleSource
-from jaxformer.data.objectives.base import Objective, padded
+from jaxformer.data.dataset import Batch, ExampleSource, padded
+from jaxformer.data.objectives.base import Objective
 from jaxformer.data.objectives.masking import MaskedLM
 from jaxformer.data.text.packing import TokenStream
 from jaxformer.data.tokenizers.special_tokens import Role

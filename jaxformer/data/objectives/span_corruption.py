@@ -8,15 +8,13 @@ from typing import ClassVar
 import numpy as np
 
 from jaxformer.checks import at_least, check_field, check_fields, check_types, optional
-from jaxformer.data.dataset import Batch
-from jaxformer.data.objectives.base import RowObjective, teacher_forced
-from jaxformer.data.text.packing import TokenRow
+from jaxformer.data.objectives.base import Seq2SeqObjective
 from jaxformer.data.tokenizers.special_tokens import NUM_SENTINELS, Role
 from jaxformer.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class SpanCorruption(RowObjective):
+class SpanCorruption(Seq2SeqObjective):
     """Predict the spans that sentinels replace.
 
     With a, b, ... the pieces of text that remain and x, y, ... the spans that are removed:
@@ -36,8 +34,6 @@ class SpanCorruption(RowObjective):
     """
 
     special_tokens: ClassVar[tuple[Role, ...]] = ("sentinels",)
-    least_length: ClassVar[int] = 3
-    takes_segments: ClassVar[bool] = False
     longest_row: ClassVar[int] = 512  # T5's
 
     noise_density: float = 0.15
@@ -98,24 +94,16 @@ class SpanCorruption(RowObjective):
     def start_id(self, tokenizer):
         return tokenizer.pad_id
 
-    def bind(self, tokenizer, sequence_length):
+    def corruption(self, tokenizer):
         sentinels = tokenizer.special_ids("sentinels")
-        lengths = self.lengths(sequence_length)
-        start_id = self.start_id(tokenizer)
-        pad_id = tokenizer.pad_id
         end_id = tokenizer.end_of_text_id
 
-        def example(row: TokenRow, rng: np.random.Generator) -> Batch:
-            tokens = row.tokens[row.valid]
-            if not len(tokens):
-                return teacher_forced(tokens, tokens, lengths, pad_id, start_id=start_id)
+        def corrupted(tokens: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
             noise = noise_mask(len(tokens), self.noise_density, self.mean_span, rng)
             source, targets = corrupt(tokens, noise, sentinels, self.final_sentinel)
-            source = np.append(source, end_id)
-            targets = np.append(targets, end_id)
-            return teacher_forced(source, targets, lengths, pad_id, start_id=start_id)
+            return np.append(source, end_id), np.append(targets, end_id)
 
-        return example
+        return corrupted
 
     def _lengths(self, length: int) -> tuple[int, int]:
         """The numbers of tokens of the inputs and targets of a text, with their end-of-text."""

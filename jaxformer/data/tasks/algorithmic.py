@@ -1,6 +1,5 @@
 """Algorithmic tasks: strings over a small alphabet, and the output of a rule for each."""
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -9,8 +8,8 @@ import numpy as np
 
 from jaxformer.checks import at_least, check_field, check_fields, one_of
 from jaxformer.data.base import Data, Datasets
-from jaxformer.data.dataset import Batch, ExampleSource
-from jaxformer.data.objectives.base import after_prefix, padded, teacher_forced
+from jaxformer.data.dataset import Batch, ExampleSource, hash_of, padded
+from jaxformer.data.objectives.base import after_prefix, teacher_forced
 from jaxformer.errors import ConfigError, did_you_mean
 
 SYMBOLS = ("<pad>", "=", "<end>", "+", "?", "_", "0", "1", "2", "3", "4")
@@ -180,8 +179,7 @@ class AlgorithmicExamples(ExampleSource):
     def __init__(self, config: Algorithmic, num_rows: int, seed: str):
         """Takes the task, the number of examples, and the seed of the stream."""
         self.config, self._num_rows = config, num_rows
-        digest = hashlib.blake2b(f"{config.task}/{seed}".encode(), digest_size=8).digest()
-        self._seed = int.from_bytes(digest, "big")
+        self._seed = hash_of(f"{config.task}/{seed}")
 
     def __len__(self) -> int:
         return self._num_rows
@@ -202,13 +200,12 @@ class AlgorithmicExamples(ExampleSource):
         lengths = self.config.lengths
         if self.config.layout == "encoder_decoder":
             return teacher_forced(source, target, lengths, PAD, EQUALS)
-        tokens = np.concatenate([source, [EQUALS], target])
+        tokens = np.concatenate([source, [EQUALS], target]).astype(np.int32)
         size = lengths["inputs"]
-        counted = padded(np.ones(len(tokens) - 1, np.int32), size, 0).astype(np.float32)
         example = {
             "inputs": padded(tokens[:-1], size, PAD),
             "targets": padded(tokens[1:], size, PAD),
-            "weights": counted,
+            "weights": padded(np.ones(len(tokens) - 1, np.float32), size, 0),
         }
         example = after_prefix(example, len(source) + 1)
         if self.config.layout == "decoder":

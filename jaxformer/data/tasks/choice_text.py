@@ -10,7 +10,7 @@ from jaxformer.checks import at_least, check_field, check_fields, optional
 from jaxformer.data.bad_rows import read_rows
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.files.lines import encodable
-from jaxformer.data.tasks.records import Record
+from jaxformer.data.files.record import Record
 from jaxformer.data.tasks.sequences import (
     EncodedText,
     SequenceData,

@@ -13,10 +13,12 @@ from typing import NamedTuple
 from jaxformer.checks import check_fields, one_of
 from jaxformer.data.bad_rows import OnBadRow, read_rows
 from jaxformer.data.files.malformed import Malformed
+from jaxformer.data.files.record import Record
+from jaxformer.data.files.tables import read_records
+from jaxformer.data.label_sets import label_of
 from jaxformer.data.labels import Classes, LabelKind, Number, in_order
 from jaxformer.data.tasks.glue_tasks import TASKS, GlueTask, plain_name
-from jaxformer.data.tasks.labelled_text import LabelledRow, LabelledRows, label_of
-from jaxformer.data.tasks.records import Record, read_records
+from jaxformer.data.tasks.labelled_text import LabelledRow, LabelledRows
 from jaxformer.errors import DataError
 from jaxformer.io.paths import any_path
 

@@ -1,19 +1,20 @@
 """Texts, or pairs of texts, each with a label, several labels or a number."""
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from jaxformer.checks import at_least, check_field, check_fields, optional
-from jaxformer.data.bad_rows import BadRows, each, read_rows, table_records
+from jaxformer.data.bad_rows import map_rows, read_rows
+from jaxformer.data.files.malformed import Malformed
+from jaxformer.data.files.record import Record
+from jaxformer.data.files.tables import read_records
 from jaxformer.data.files.text_columns import TEXT_COLUMNS, recognised
-from jaxformer.data.label_sets import is_set, label_set_of, names_in
+from jaxformer.data.label_sets import is_set, label_of, label_set_of, names_in
 from jaxformer.data.labels import Classes, LabelKind, LabelSet, Number, in_order
-from jaxformer.data.tasks.records import Record, label_of, read_records
 from jaxformer.data.tasks.sequences import (
     SequenceData,
     SequenceExamples,
@@ -106,10 +107,8 @@ class LabelledRows(SequenceData[LabelledRow]):
             wanted, places = ([getattr(row, x) for row in rows] for x in ("label", "where"))
             return self.label_kind.values(wanted, names, places)
 
-        bad = BadRows(self.on_bad_row)
-        kept = list(each(values, rows, bad))
-        bad.finish("labels", len(rows))
-        return [row for row, _ in kept], np.array([x for _, x in kept], self.label_kind.dtype)
+        kept, found = map_rows(values, rows, self.on_bad_row, "labels")
+        return kept, np.array(found, self.label_kind.dtype)
 
 
 @dataclass(frozen=True)
@@ -177,7 +176,9 @@ class LabelledText(LabelledRows):
             texts = tuple(record.text(column) for column in columns)
             return LabelledRow(record.where, texts, label)
 
-        records = partial(table_records, source, header=self.header)
+        def records(malformed: Malformed) -> Iterator[Record]:
+            return read_records(source, self.header, malformed=malformed)
+
         return read_rows(source, row, self.on_bad_row, records)
 
     def _label(self, record: Record) -> str | tuple[str, ...]:

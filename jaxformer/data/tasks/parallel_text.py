@@ -1,13 +1,14 @@
 """Parallel text: translations in two files, line by line."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any
 
 from jaxformer.data.bad_rows import read_rows
-from jaxformer.data.files.malformed import Malformed
-from jaxformer.data.tasks.records import ParallelLines, read_parallel
+from jaxformer.data.files.lines import byte_lines, line_text
+from jaxformer.data.files.malformed import Malformed, map_or_report
 from jaxformer.data.tasks.text_to_text import TextPair, TextToText
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.extras import optional_module
@@ -92,6 +93,38 @@ def _measures(babel: Any, locale: Any) -> Iterator[tuple[tuple, str]]:
             yield ("measure", unit, count), phrase
 
 
+def read_parallel(
+    source: str | os.PathLike, target: str | os.PathLike, malformed: Malformed | None = None
+) -> Iterator[TextPair]:
+    """Returns the pairs of lines of two files, one of which translates the other.
+
+    Args:
+        source: A file.
+        target: The other.
+        malformed: Receives a message for each pair with an undecodable line, which is skipped;
+            None: such a line is an error.
+
+    Raises:
+        DataError: A file cannot be read, they have different numbers of lines, or such a line is an
+            error.
+    """
+    files = source, target
+    sides = [list(byte_lines(path)) for path in files]
+    if len(sides[0]) != len(sides[1]):
+        raise DataError(
+            f"{source} has {len(sides[0])} lines and {target} has {len(sides[1])}: each line of "
+            "one must translate the same line of the other"
+        )
+
+    def pair(numbered: tuple[int, tuple[bytes, bytes]]) -> TextPair:
+        number, lines = numbered
+        texts = (line_text(*side, number) for side in zip(lines, files, strict=True))
+        places = (f"{path}:{number}" for path in files)
+        return TextPair(tuple(text.rstrip("\r\n") for text in texts), tuple(places))
+
+    return map_or_report(pair, enumerate(zip(*sides, strict=True), start=1), malformed)
+
+
 @dataclass(frozen=True)
 class ParallelText(TextToText):
     """Pairs of texts in two files; each line of one translates the same line of the other.
@@ -142,13 +175,13 @@ class ParallelText(TextToText):
         return self._read(self.validation_source, self.validation_target)
 
     def _read(self, source: str, target: str) -> list[TextPair]:
-        def pair(lines: ParallelLines) -> TextPair | None:
-            return TextPair(lines.texts, lines.places).checked("the line", "the line")
+        def checked(pair: TextPair) -> TextPair | None:
+            return pair.checked("the line", "the line")
 
-        def records(malformed: Malformed) -> list[ParallelLines]:
-            lines = list(read_parallel(source, target, malformed))
-            if lines and not any(all(text.strip() for text in each.texts) for each in lines):
+        def records(malformed: Malformed) -> list[TextPair]:
+            pairs = list(read_parallel(source, target, malformed))
+            if pairs and not any(all(text.strip() for text in pair.texts) for pair in pairs):
                 raise DataError(f"no line of {source} and {target} has text in both")
-            return lines
+            return pairs
 
-        return read_rows(f"{source} and {target}", pair, self.on_bad_row, records)
+        return read_rows(f"{source} and {target}", checked, self.on_bad_row, records)

@@ -8,11 +8,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from jaxformer.data.dataset import Batch, ExampleSource
-from jaxformer.data.rows import Row, TaskData
+from jaxformer.data.dataset import Batch, ExampleSource, padded
+from jaxformer.data.rows import Row, TaskData, too_long_error
 from jaxformer.data.tokenizers.special_tokens import Frame, Role
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import ConfigError
 
 _log = logging.getLogger(__name__)
 
@@ -39,15 +39,29 @@ class SpecialTokens(NamedTuple):
         own = tuple(tokenizer.frame(texts) for texts in (1, 2))
         if by == "tokenizer" and None not in own:
             return cls(own)
-        if by == "tokenizer" and not _has(tokenizer, "cls"):
+        first, last = (_special_id(tokenizer, role) for role in ("cls", "sep"))
+        if by == "tokenizer" and first is None:
             return cls((Frame(((), ()), ((), ()), (0,)), Frame(((),) * 3, ((),) * 3, (0, 1))))
-        return cls.bert(_id_of(tokenizer, "cls"), _id_of(tokenizer, "sep"))
+        end = tokenizer.end_of_text_id
+        return cls.bert(end if first is None else first, end if last is None else last)
 
     @classmethod
     def bert(cls, first: int, last: int) -> "SpecialTokens":
         """Returns BERT's special tokens: `first` a `last` b `last`, with token type 1 from b on."""
         one = Frame(((first,), (last,)), ((0,), (0,)), (0,))
         return cls((one, Frame(((first,), (last,), (last,)), ((0,), (0,), (1,)), (0, 1))))
+
+    @classmethod
+    def around_text(cls, tokenizer: Tokenizer, *, own: bool) -> "SpecialTokens":
+        """Returns the special tokens around one text, with end-of-text alone after it by default.
+
+        Args:
+            tokenizer: The tokenizer.
+            own: Whether to take the special tokens that the tokenizer adds itself, if any.
+        """
+        frame = tokenizer.frame(1) if own else None
+        frame = frame or Frame(((), (tokenizer.end_of_text_id,)), ((), (0,)), (0,))
+        return cls((frame, frame))
 
     def count(self, texts: int) -> int:
         """Returns the number of special tokens around one text or two."""
@@ -195,14 +209,6 @@ def encode_each(texts: Iterable[str], tokenizer: Tokenizer) -> dict[str, np.ndar
     return dict(zip(different, tokenizer.encode_batch(different), strict=True))
 
 
-def padded(values: np.ndarray, length: int, fill: float) -> np.ndarray:
-    """Returns values [tokens] followed by `fill` up to `length`, of the same dtype."""
-    # Several times as fast as `np.pad`.
-    row = np.full(length, fill, values.dtype)
-    row[: len(values)] = values
-    return row
-
-
 def model_inputs(text: EncodedText, length: int, pad_id: int) -> Batch:
     """Returns the inputs of an encoder: "inputs", "segments" and "token_types", int32 [length]."""
     return {
@@ -268,30 +274,18 @@ def check_fit(
     sizes: Sequence[int], places: Sequence[str], limit: int, field: str, truncate: bool
 ) -> None:
     """Reports rows that are too long: an error, or a warning if they may be cut."""
-    long = [number for number, size in enumerate(sizes) if size > limit]
-    if not long:
+    count = sum(size > limit for size in sizes)
+    if not count:
         return
-    count = f"{len(long):,} of {len(sizes):,} rows"
-    if truncate:
-        _log.warning("%s are longer than %s = %d and were cut", count, field, limit)
-        return
-    longest = max(sizes)
-    raise DataError(
-        f"{places[long[0]]}: {sizes[long[0]]} tokens, more than {field} = {limit}, and so have "
-        f"{count}: set {field} to {longest}, which the model's positions must allow, or cut them "
-        "with --data.truncate"
-    )
+    if not truncate:
+        remedy = "cut them with --data.truncate"
+        raise too_long_error(sizes, places, limit, field, "rows", remedy)
+    shown = f"{count:,} of {len(sizes):,} rows"
+    _log.warning("%s are longer than %s = %d and were cut", shown, field, limit)
 
 
-def _has(tokenizer: Tokenizer, role: Role) -> bool:
-    try:
-        return tokenizer.special_ids(role) is not None
-    except ConfigError:
-        return False
-
-
-def _id_of(tokenizer: Tokenizer, role: Role) -> int:
+def _special_id(tokenizer: Tokenizer, role: Role) -> int | None:
     try:
         return int(tokenizer.special_ids(role)[0])
     except ConfigError:
-        return tokenizer.end_of_text_id
+        return None

@@ -16,7 +16,8 @@ from jaxformer.checks import at_least, check_fields
 from jaxformer.data.bad_rows import OnBadRow, read_rows
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.files.malformed import Malformed
-from jaxformer.data.tasks.records import Record, read_records
+from jaxformer.data.files.record import Record
+from jaxformer.data.files.tables import read_records
 from jaxformer.data.tasks.sequences import (
     EncodedText,
     RowEncoder,

@@ -7,11 +7,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from jaxformer.checks import at_least, check_fields
-from jaxformer.data.dataset import Batch, ExampleSource
+from jaxformer.data.dataset import Batch, ExampleSource, padded
 from jaxformer.data.rows import TaskData
-from jaxformer.data.tasks.sequences import RowEncoder, SpecialTokens, padded
+from jaxformer.data.tasks.sequences import RowEncoder, SpecialTokens
 from jaxformer.data.tasks.text_metrics import BLEU, TextMetric
-from jaxformer.data.tokenizers.special_tokens import Frame
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
 from jaxformer.errors import ConfigError, DataError
 
@@ -26,6 +25,11 @@ class TextPair(NamedTuple):
     """All correct texts, if there are several; empty: there is nothing to write."""
     group: str | None = None
     """Pairs with the same group are held out together; None: pairs with the same source."""
+
+    @property
+    def where(self) -> str:
+        """The position of the source, for messages."""
+        return self.places[0]
 
     def checked(self, *names: str) -> "TextPair | None":
         """Returns the pair if it has both texts; None if it has neither."""
@@ -101,9 +105,8 @@ class TextToText(TaskData[TextPair]):
     def examples(
         self, rows: Sequence[TextPair], tokenizer: Tokenizer, labels: Sequence[str] = ()
     ) -> "TextToTextExamples":
-        own = tokenizer.frame(1) if self.special_tokens == "tokenizer" else None
-        frame = own or Frame(((), (tokenizer.end_of_text_id,)), ((), (0,)), (0,))
-        special, sides = SpecialTokens((frame, frame)), []
+        special = SpecialTokens.around_text(tokenizer, own=self.special_tokens == "tokenizer")
+        sides = []
         for side, name in enumerate(("source_length", "target_length")):
             options = {"field": f"data.{name}", "truncate": self.truncate}
             encoder = RowEncoder(tokenizer, special, getattr(self, name), **options)

@@ -19,12 +19,12 @@ from jaxformer.data.files.find import (
     stamps,
 )
 from jaxformer.data.files.json_rows import read_json_lines
-from jaxformer.data.files.lines import encodable, opened, text_lines
+from jaxformer.data.files.lines import opened, text_lines
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import TABLES, TableOptions, read_table
 from jaxformer.data.text.sources import Document, TextSource, digest_of
 from jaxformer.errors import DataError
-from jaxformer.io.files import json_type, read_bytes
+from jaxformer.io.files import read_bytes
 
 # Approximate bytes of text per byte of these files.
 _DENSE, _RATIO = (*COMPRESSED, ".parquet"), 3
@@ -146,18 +146,7 @@ class JsonLines(FileSource):
 
 def _rows(file: FoundFile, records: Iterator[Record], field: str) -> Iterator[Document]:
     for record in records:
-        yield Document(f"{file.name}:{record.number}", _text(record, field))
-
-
-def _text(record: Record, field: str) -> str:
-    if field not in record.values:
-        held = ", ".join(map(repr, record.values)) or "none"
-        raise DataError(f"{record.where}: no field {field!r}; the fields are: {held}")
-    text = record.values[field]
-    if not isinstance(text, str):
-        found = "bytes" if isinstance(text, bytes) else json_type(type(text))
-        raise DataError(f"{record.where}: field {field!r} holds {found}, not a string")
-    return encodable(text, f"{record.where}: field {field!r}")
+        yield Document(f"{file.name}:{record.number}", record.text(field))
 
 
 def _whole(file: FoundFile) -> Iterator[Document]:

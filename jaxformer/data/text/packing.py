@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxformer.data.dataset import padded
 from jaxformer.io.scratch import spilled
 
 
@@ -205,11 +206,7 @@ def best_fit_decreasing(lengths: np.ndarray, capacity: int) -> np.ndarray:
 
 
 class _OpenRows:
-    """The rows by their remaining space; of rows with equal space, the latest comes first.
-
-    Args:
-        capacity: The space of an empty row.
-    """
+    """The rows by their remaining space; of rows with equal space, the latest comes first."""
 
     def __init__(self, capacity: int):
         self._capacity, self._num_rows = capacity, 0
@@ -260,13 +257,11 @@ class _JoinedRows(Rows):
 
     def read(self, index: int) -> TokenRow:
         start = index * self.sequence_length
-        piece = self._stream.tokens[start : start + self.sequence_length + 1].astype(np.int32)
-        tokens, following, valid = _fill(piece, self.sequence_length, self._pad_id)
-        return TokenRow(tokens, following, valid, None, None)
+        piece = self._stream.tokens[start : start + self.sequence_length + 1]
+        return _unpacked(piece, self.sequence_length, self._pad_id)
 
     def blank(self) -> TokenRow:
-        nothing = np.zeros(1, np.int32)
-        return TokenRow(*_fill(nothing, self.sequence_length, self._pad_id), None, None)
+        return _unpacked(np.zeros(1, np.int32), self.sequence_length, self._pad_id)
 
 
 class _PackedRows(Rows):
@@ -326,8 +321,9 @@ class _CutRows(Rows):
 
     def _part(self, row: TokenRow, part: int) -> TokenRow:
         place = slice(part * self._size, (part + 1) * self._size)
-        tokens, following = (self._filled(row[i][place], self._pad_id) for i in range(2))
-        valid = self._filled(row.valid[place], False)
+        size = self.sequence_length
+        tokens, following = (padded(row[i][place], size, self._pad_id) for i in range(2))
+        valid = padded(row.valid[place], size, False)
         if row.segments is None:
             return TokenRow(tokens, following, valid, None, None)
         segments = row.segments[place]
@@ -336,14 +332,8 @@ class _CutRows(Rows):
         positions = np.where(first & (segments > 0), positions - positions[0], positions)
         segments = np.where(segments > 0, segments - segments[0] + 1, 0)
         return TokenRow(
-            tokens, following, valid, self._filled(segments, 0), self._filled(positions, 0)
+            tokens, following, valid, padded(segments, size, 0), padded(positions, size, 0)
         )
-
-    def _filled(self, values: np.ndarray, fill: int | bool) -> np.ndarray:
-        """Returns values at the start of a row of the given length and the same dtype."""
-        filled = np.full(self.sequence_length, fill, values.dtype)
-        filled[: len(values)] = values
-        return filled
 
 
 def _pieces(offsets: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -357,12 +347,13 @@ def _pieces(offsets: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def _fill(piece: np.ndarray, size: int, pad_id: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Lays a piece and the token after it out as tokens, following and valid, each [size]."""
-    padded = np.full(size + 1, pad_id, np.int32)
-    length = len(piece) - 1
-    tokens = padded.copy()
-    tokens[:length] = piece[:-1]
-    following = padded
-    following[:length] = piece[1:]
-    return tokens[:size], following[:size], np.arange(size) < length
+def _unpacked(tokens: np.ndarray, size: int, pad_id: int) -> TokenRow:
+    """Lays tokens and the one after them out as a row of one segment."""
+    tokens = tokens.astype(np.int32)
+    return TokenRow(
+        padded(tokens[:-1], size, pad_id),
+        padded(tokens[1:], size, pad_id),
+        np.arange(size) < len(tokens) - 1,
+        None,
+        None,
+    )

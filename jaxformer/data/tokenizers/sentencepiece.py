@@ -18,6 +18,7 @@ from tokenizers import (
     pre_tokenizers,
 )
 
+from jaxformer.data.tokenizers.training import bpe_merges
 from jaxformer.errors import DataError
 from jaxformer.io.files import read_bytes
 
@@ -167,16 +168,10 @@ def _unigram(pieces: Sequence[Piece], unknown: str, byte_fallback: bool) -> mode
 
 def _bpe(pieces: Sequence[Piece], unknown: str, byte_fallback: bool) -> models.BPE:
     ids = {piece.text: id_ for id_, piece in enumerate(pieces)}
-    learned = {piece.text: piece for piece in pieces if piece.kind in IN_TEXT}
-    merges = [
-        (-piece.score, ids[text[:cut]], ids[text[cut:]], text[:cut], text[cut:])
-        for text, piece in learned.items()
-        for cut in range(1, len(text))
-        if text[:cut] in learned and text[cut:] in learned
-    ]
+    order = {piece.text: -piece.score for piece in pieces if piece.kind in IN_TEXT}
     return models.BPE(
         ids,
-        [(left, right) for *_, left, right in sorted(merges)],
+        bpe_merges(ids, order),
         unk_token=unknown,
         fuse_unk=True,
         byte_fallback=byte_fallback,

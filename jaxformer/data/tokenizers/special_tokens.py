@@ -40,6 +40,12 @@ def frame_of(rust: Tokenizer, texts: int) -> Frame | None:
     )
 
 
+def special_tokens_in(rust: Tokenizer) -> dict[int, str]:
+    """Returns the names of the special tokens of a tokenizer, by their ids."""
+    added = rust.get_added_tokens_decoder().items()
+    return {id_: token.content for id_, token in added if token.special}
+
+
 NUM_SENTINELS = 100
 # The tokens of each role with their usual names; a trained tokenizer gets the first.
 _NAMES: dict[Role, tuple[tuple[str, ...], ...]] = {
@@ -92,8 +98,7 @@ _CODE = "\U00017000\U00014400{}\U00012000"
 
 def codes_of(rust: Tokenizer) -> dict[int, str]:
     """Returns, by id, a name for each special token that no text contains by chance."""
-    added = rust.get_added_tokens_decoder().items()
-    return {id_: _CODE.format(id_) for id_, token in added if token.special}
+    return {id_: _CODE.format(id_) for id_ in special_tokens_in(rust)}
 
 
 def names_as_text(rust: Tokenizer) -> Tokenizer:

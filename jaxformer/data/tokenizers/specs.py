@@ -165,7 +165,7 @@ class Characters(TokenizerSpec):
     """A token for each character, for transcripts by a CTC head; id 0 is padding, and the blank."""
 
     alphabet: str = "'ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-    """The characters besides the blank between words, each once."""
+    """The characters other than the blank between words, each once."""
 
     def __post_init__(self):
         check_types(self)

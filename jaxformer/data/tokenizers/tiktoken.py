@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from jaxformer.checks import check_argument
-from jaxformer.data.tokenizers.training import END_OF_TEXT, byte_alphabet
+from jaxformer.data.tokenizers.training import END_OF_TEXT, bpe_merges, byte_alphabet
 from jaxformer.errors import DataError, did_you_mean
 from jaxformer.io.files import read_bytes
 
@@ -85,16 +85,8 @@ def tiktoken_tokenizer(path: Path, pattern: str | None = None) -> Tokenizer:
     encoding = _encoding(path, pattern)
     ranks = _read_ranks(path)
     character = byte_alphabet()
-    text = {token: "".join(character[byte] for byte in token) for token in ranks}
-    merges = sorted(
-        (rank, ranks[token[:cut]], ranks[token[cut:]], text[token[:cut]], text[token[cut:]])
-        for token, rank in ranks.items()
-        for cut in range(1, len(token))
-        if token[:cut] in ranks and token[cut:] in ranks
-    )
-    vocabulary = {text[token]: rank for token, rank in ranks.items()}
-    pairs = [(left, right) for *_, left, right in merges]
-    tokenizer = Tokenizer(models.BPE(vocabulary, pairs, ignore_merges=True))
+    ids = {"".join(character[byte] for byte in token): rank for token, rank in ranks.items()}
+    tokenizer = Tokenizer(models.BPE(ids, bpe_merges(ids, ids), ignore_merges=True))
     try:
         split = pre_tokenizers.Split(Regex(encoding.pattern), "isolated")
     except Exception as error:  # the Rust library raises bare Exception

@@ -9,12 +9,19 @@ from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import ArrayLike
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as RustTokenizer
 
 from jaxformer.data.tokenizers import training as tokenizer_training
 from jaxformer.data.tokenizers.files import bounded_matches, write_tokenizer
-from jaxformer.data.tokenizers.special_tokens import Frame, Role, frame_of, ids_of, names_as_text
+from jaxformer.data.tokenizers.special_tokens import (
+    Frame,
+    Role,
+    frame_of,
+    ids_of,
+    names_as_text,
+    special_tokens_in,
+)
 from jaxformer.data.tokenizers.training import END_OF_TEXT, PAD
 from jaxformer.errors import ConfigError, did_you_mean
 
@@ -144,9 +151,8 @@ class ByteTokenizer(Tokenizer):
     def backend_tokenizer(self) -> RustTokenizer:
         """The equivalent byte-level BPE without merges."""
         alphabet = tokenizer_training.byte_alphabet()
-        rust = RustTokenizer(models.BPE({char: byte for byte, char in enumerate(alphabet)}, []))
-        rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        rust.decoder = decoders.ByteLevel()
+        ids = {character: byte for byte, character in enumerate(alphabet)}
+        rust = tokenizer_training.byte_level(models.BPE(ids, []))
         rust.add_special_tokens([AddedToken(name) for name in self._special])
         return rust
 
@@ -207,9 +213,7 @@ class HuggingFaceTokenizer(Tokenizer):
     def pieces(self) -> list[str | None]:
         """Returns the text of each id, without the marks that tokenizers put at words."""
         names = {id_: name for name, id_ in self._rust.get_vocab(with_added_tokens=True).items()}
-        added = self._rust.get_added_tokens_decoder()
-        special = {id_ for id_, token in added.items() if token.special}
-        special |= {self.end_of_text_id, self.pad_id}
+        special = {*special_tokens_in(self._rust), self.end_of_text_id, self.pad_id}
         text_of = tokenizer_training.piece_reader(self._rust)
         return [
             text_of(names[id_]) if id_ in names and id_ not in special else None

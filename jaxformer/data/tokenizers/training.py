@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -105,6 +105,22 @@ def cut(text: str) -> list[str]:
     return [*parts, text[start:]]
 
 
+def bpe_merges(ids: Mapping[str, int], order: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Returns the pairs of pieces that a BPE merges, the first ones first.
+
+    Args:
+        ids: The id of each piece.
+        order: The pieces of which texts consist, and when each is made of two others.
+    """
+    found = sorted(
+        (place, ids[text[:cut]], ids[text[cut:]], text[:cut], text[cut:])
+        for text, place in order.items()
+        for cut in range(1, len(text))
+        if text[:cut] in order and text[cut:] in order
+    )
+    return [(left, right) for *_, left, right in found]
+
+
 def piece_reader(tokenizer: Tokenizer) -> Callable[[str], str]:
     """Returns a function from a vocabulary's entries to texts, with a space before whole words.
 
@@ -126,7 +142,8 @@ def piece_reader(tokenizer: Tokenizer) -> Callable[[str], str]:
     return lambda entry: entry.replace("\u2581", " ")
 
 
-def _byte_level(model: models.Model) -> Tokenizer:
+def byte_level(model: models.Model) -> Tokenizer:
+    """Returns a tokenizer with a model of the characters of `byte_alphabet`."""
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -134,7 +151,7 @@ def _byte_level(model: models.Model) -> Tokenizer:
 
 
 def _bpe(vocab_size: int, texts: Iterable[str]) -> tuple[Tokenizer, str, str]:
-    tokenizer = _byte_level(models.BPE())
+    tokenizer = byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         special_tokens=default_special_tokens("bpe"),
@@ -175,7 +192,7 @@ def _train_wordpiece(vocab_size: int, texts: list[str], continuations: list[str]
 
 
 def _unigram(vocab_size: int, texts: Iterable[str]) -> tuple[Tokenizer, str, str]:
-    tokenizer = _byte_level(models.Unigram())
+    tokenizer = byte_level(models.Unigram())
     trainer = trainers.UnigramTrainer(
         vocab_size=vocab_size,
         special_tokens=_T5,

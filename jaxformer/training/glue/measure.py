@@ -9,10 +9,10 @@ import numpy as np
 from jaxformer.checkpoints.files import write_json
 from jaxformer.checkpoints.run_dir import CONFIG_FILE, read_config
 from jaxformer.config.experiment import changed_fields
+from jaxformer.data.files.record import Record
 from jaxformer.data.tasks.glue import GlueFolder
 from jaxformer.data.tasks.glue_tasks import DIAGNOSTIC, TASKS, GlueTask
 from jaxformer.data.tasks.labelled_text import LabelledRow
-from jaxformer.data.tasks.records import Record
 from jaxformer.errors import ConfigError
 from jaxformer.io.files import read_json, replacing
 from jaxformer.models.heads.metrics import classification_scores

@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxformer.data.bad_rows import BadRows, each
 from jaxformer.data.chat.answers.spans import answers_of, unlearned_places
-from jaxformer.data.chat.encoder import ChatEncoder, EncodedChat
+from jaxformer.data.chat.encoder import ChatEncoder
 from jaxformer.data.chat.lengths import TooLong, check_sizes, describe_changes
 from jaxformer.data.chat.template import Conversation
 from jaxformer.errors import DataError
@@ -41,7 +41,7 @@ class LearnedChats:
         everything: bool = False,
     ) -> None:
         """Encodes conversations."""
-        encode = partial(_encoded, encoder, everything=everything)
+        encode = partial(encoder.encode_answers, everything=everything)
         total = len(chats)
         chats = [chat for chat in chats if everything or answers_of(chat)]
         self._unlearned += total - len(chats)
@@ -103,19 +103,6 @@ class LearnedChats:
                 "chat template, which `chat` would use"
             )
         return "; ".join(parts)
-
-
-def _encoded(
-    encoder: ChatEncoder, chats: Sequence[Conversation], everything: bool
-) -> list[EncodedChat]:
-    found = encoder.encode_batch(chats, everything)
-    for chat, encoded in zip(chats, found, strict=True):
-        if not encoded.answers[1:].any():
-            raise DataError(
-                f"{chat.where}: no answer: the chat template leaves it out, or does not "
-                "mark it as the assistant's"
-            )
-    return found
 
 
 def _count(number: int, noun: str) -> str:

@@ -103,6 +103,12 @@ def marked(chat: Conversation) -> Conversation:
     return chat._replace(messages=messages)
 
 
+def common_prefix_length(one: str, other: str) -> int:
+    """Returns the length of the common start of two texts."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
 class MarkedText:
     """The text of a marked conversation.
 
@@ -134,9 +140,7 @@ class MarkedText:
         if start is None:
             return None
         rest = tail[found.end() :] if found else tail
-        pairs = enumerate(zip(rest, self.plain[start : start + len(rest)], strict=False))
-        same = next((n for n, (ours, other) in pairs if ours != other), None)
-        return start + (min(len(rest), len(self.plain) - start) if same is None else same)
+        return start + common_prefix_length(rest, self.plain[start : start + len(rest)])
 
 
 class AnswerFinder:
@@ -271,8 +275,7 @@ class AnswerFinder:
         return _THOUGHT.sub("", after.text[len(before.text) :]) if begun else ""
 
     def _error(self, chat: Conversation, reason: str) -> DataError:
-        where = f"{chat.where}: " if chat.where else ""
-        return DataError(f"{where}{self._template.file}: {reason}; {_REMEDY}")
+        return self._template.error_at(chat.where, f"{reason}; {_REMEDY}")
 
 
 def _prefixes(places: Sequence[int]) -> tuple[tuple[int, bool], ...]:

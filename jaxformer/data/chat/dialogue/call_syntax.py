@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from jaxformer.data.chat.answers.spans import common_prefix_length
 from jaxformer.data.chat.calls import CallForm
 from jaxformer.data.chat.template import ChatTemplate, Conversation, Rendered, RenderRequest
 
@@ -63,7 +64,7 @@ class CallSyntax:
     """What comes between a name and the object after it."""
 
     def parts(self) -> str:
-        """Returns the parts of the form besides JSON objects, which may be special tokens."""
+        """Returns the parts of the form other than JSON objects, which may be special tokens."""
         return "\n".join((self.opening, self.between, self.closing, self.after_name))
 
     def find(self, text: str, names: Sequence[str]) -> ParsedAnswer:
@@ -196,8 +197,8 @@ def _calling(count: int, form: CallForm) -> dict[str, Any]:
 
 def _around(said: str, called: str, count: int) -> CallSyntax | None:
     """The form of the calls in a text that equals another one except for the answer."""
-    start = _common_prefix_length(said, called)
-    same = _common_prefix_length(said[start:][::-1], called[start:][::-1])
+    start = common_prefix_length(said, called)
+    same = common_prefix_length(said[start:][::-1], called[start:][::-1])
     text = called[start : len(called) - same]
     wanted = list(zip(_NAMES, _ARGUMENTS, strict=True))[:count]
     spots = [_CallPosition.of(text, *each) for each in wanted]
@@ -259,12 +260,6 @@ def _json_at(text: str, start: int) -> tuple[Any, int] | None:
 
 def _after_blanks(text: str, place: int) -> int:
     return len(text) - len(text[place:].lstrip())
-
-
-def _common_prefix_length(one: str, other: str) -> int:
-    """The length of the common start of two texts."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _bare(text: str) -> str:

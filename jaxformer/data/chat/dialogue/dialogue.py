@@ -14,6 +14,7 @@ from jaxformer.data.chat.dialogue.responses import Response, read_responses, res
 from jaxformer.data.chat.encoder import ChatEncoder
 from jaxformer.data.chat.messages import check_messages
 from jaxformer.data.chat.template import ChatTemplate, Message
+from jaxformer.data.tokenizers.special_tokens import special_tokens_in
 from jaxformer.errors import ArgumentError, DataError, shortened
 from jaxformer.extras import optional_module
 from jaxformer.io.notices import warn_once
@@ -50,8 +51,7 @@ class Dialogue:
         self._template = template
         self._folder = folder
         self._encoder = ChatEncoder(tokenizer, template)
-        added = tokenizer.get_added_tokens_decoder().items()
-        self._special = {id_: token.content for id_, token in added if token.special}
+        self._special = special_tokens_in(tokenizer)
 
     @cached_property
     def end_of_turn(self) -> int | None:

@@ -2,13 +2,12 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
 from jaxformer.data.bad_rows import BadRows, each
-from jaxformer.data.chat.answers.spans import content_text
 from jaxformer.data.chat.choice import encoders
 from jaxformer.data.chat.conversations import ConversationData
 from jaxformer.data.chat.preferences.pairs import FittingRows, PairExamples, encoded_pairs
@@ -44,9 +43,6 @@ class PreferenceData(ConversationData[PreferenceRow]):
 
     def conversations(self, row: PreferenceRow) -> PreferenceRow:
         return row
-
-    def texts(self, row: PreferenceRow) -> Iterator[str]:
-        return map(content_text, (*row.chosen.messages, *row.rejected.messages))
 
     def render(
         self,

@@ -58,21 +58,11 @@ class Pair(NamedTuple):
         return cls(*(_from(start, side) for side in sides), where)
 
     def check(self) -> None:
-        """Raises DataError if a side has no answer, or both have the same."""
-        if not self.has_answers:
-            raise DataError(
-                f"{self.where}: no answer: the chat template leaves it out, or does not "
-                "mark it as the assistant's"
-            )
+        """Raises DataError if both sides have the same tokens."""
         if not self.is_learned:
             raise DataError(
                 f"{self.where}: both answers have the same tokens, so neither can be preferred"
             )
-
-    @property
-    def has_answers(self) -> bool:
-        """Whether both sides have a token to predict."""
-        return all(bool(side.learned[1:].any()) for side in self.answers)
 
     @property
     def answers(self) -> tuple[Answer, Answer]:
@@ -82,8 +72,8 @@ class Pair(NamedTuple):
     @property
     def is_learned(self) -> bool:
         """Whether the answers differ, and both have a token to predict."""
-        chosen, rejected = (side.tokens for side in self.answers)
-        return self.has_answers and not np.array_equal(chosen, rejected)
+        has_answers = all(side.learned[1:].any() for side in self.answers)
+        return has_answers and not np.array_equal(self.chosen.tokens, self.rejected.tokens)
 
     @property
     def prompt_size(self) -> int:
@@ -109,7 +99,7 @@ def encoded_pairs(
     encoder: ChatEncoder, rows: Sequence[tuple[Conversation, Conversation]]
 ) -> list[Pair]:
     """Returns rows of a chosen and a rejected conversation as tokens."""
-    encoded = iter(encoder.encode_batch(side for row in rows for side in row))
+    encoded = iter(encoder.encode_answers([side for row in rows for side in row]))
     pairs = [Pair.of(next(encoded), next(encoded), row[0].where) for row in rows]
     for pair in pairs:
         pair.check()

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
+from jaxformer.data.chat.answers.spans import common_prefix_length
 from jaxformer.data.chat.messages import conversation, messages_in
+from jaxformer.data.chat.rows import exchange
 from jaxformer.data.chat.template import Conversation, Message
-from jaxformer.data.files.tables import Record
+from jaxformer.data.files.record import Record
 from jaxformer.errors import DataError
 
 
@@ -53,14 +55,9 @@ class Preference:
         for name, answer in ((self.chosen, chosen), (self.rejected, rejected)):
             if not answer.strip():
                 raise DataError(f"{record.where}: no answer: column {name!r} is empty")
-        question = {"role": "user", "content": prompt}
         return PreferenceRow(
             *(
-                Conversation(
-                    [question, {"role": "assistant", "content": answer}],
-                    where=record.where,
-                    plain=True,
-                )
+                Conversation(exchange(prompt, answer), where=record.where, plain=True)
                 for answer in (chosen, rejected)
             )
         )
@@ -116,7 +113,7 @@ def _is_text(value: object) -> bool:
 
 
 def _messages(record: Record, column: str, role: str) -> list[Message]:
-    """The messages in a column; a text is one message by `role`, and null is no message."""
+    """The messages in a column; a text is one message by `role`, and null stands for none."""
     value = record.values.get(column)
     if value is None:
         return []
@@ -134,8 +131,4 @@ def _common_messages(chosen: Sequence[Message], rejected: Sequence[Message]) -> 
 
 def _common_text(chosen: str, rejected: str) -> str:
     """The words with which both texts begin, without the white space after them."""
-    pairs = enumerate(zip(chosen, rejected, strict=False))
-    length = next(
-        (i for i, (ours, other) in pairs if ours != other), min(len(chosen), len(rejected))
-    )
-    return re.sub(r"\s+\S*$", "", chosen[:length])
+    return re.sub(r"\s+\S*$", "", chosen[: common_prefix_length(chosen, rejected)])

@@ -3,7 +3,7 @@
 import json
 import os
 import reprlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, NamedTuple
@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from jaxformer.data.bad_rows import BadRows, each
-from jaxformer.data.chat.answers.spans import content_text, with_last_answer_only
+from jaxformer.data.chat.answers.spans import with_last_answer_only
 from jaxformer.data.chat.choice import encoders
 from jaxformer.data.chat.conversations import ConversationData
 from jaxformer.data.chat.encoder import ChatEncoder
@@ -80,9 +80,6 @@ class UnpairedPreferenceData(ConversationData[JudgedRow]):
 
     def conversations(self, row: JudgedRow) -> list[Conversation]:
         return [row.chat]
-
-    def texts(self, row: JudgedRow) -> Iterator[str]:
-        return map(content_text, row.chat.messages)
 
     def render(
         self,
@@ -163,14 +160,8 @@ class JudgedExamples(PairExamples):
 
 
 def _encoded(encoder: ChatEncoder, chats: Sequence[Conversation]) -> list[Answer]:
-    found = []
-    for chat, encoded in zip(chats, encoder.encode_batch(chats), strict=True):
-        answer = Answer(encoded.tokens, encoded.is_answer)
-        if not answer.learned[1:].any():
-            raise DataError(f"{chat.where}: no answer: the chat template leaves it out")
-        end = int(np.flatnonzero(answer.learned)[-1]) + 1
-        found.append(answer.part(0, end))
-    return found
+    answers = (Answer(chat.tokens, chat.is_answer) for chat in encoder.encode_answers(chats))
+    return [answer.part(0, int(np.flatnonzero(answer.learned)[-1]) + 1) for answer in answers]
 
 
 def _exchanged(own: Answer, other: Answer, length: int) -> Answer:

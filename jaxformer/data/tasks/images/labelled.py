@@ -14,7 +14,13 @@ from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.labels import in_order, numbered, save_labels
 from jaxformer.data.split import train_validation_split
-from jaxformer.data.tasks.images.pixels import Fit, Scaling, keep_preprocessor, preprocessor
+from jaxformer.data.tasks.images.pixels import (
+    Fit,
+    Scaling,
+    check_form,
+    keep_preprocessor,
+    preprocessor,
+)
 from jaxformer.data.tasks.images.sources import Digits, ImageSet, ImageSource, decodable
 from jaxformer.errors import DataError
 
@@ -155,14 +161,7 @@ class Images(Data):
 
     def __post_init__(self):
         super().__post_init__()
-        check_field(self, "channels", self.channels in (None, 1, 3), "1 or 3")
-        check_field(self, "image_size", min(self.image_size or (1,)) >= 1, "positive")
-        expected = f"one number, or {self.channels}"
-        for name in ("mean", "std"):
-            given = getattr(self, name)
-            fits = None in (given, self.channels) or len(given) in (1, self.channels)
-            check_field(self, name, fits, expected)
-        check_field(self, "std", self.std is None or min(self.std) > 0, "positive")
+        check_form(self)
 
     @property
     def form_is_open(self) -> bool:

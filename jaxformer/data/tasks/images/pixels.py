@@ -119,6 +119,17 @@ def middle(image: Any, size: tuple[int, int]) -> Any:
     return image.crop((left, top, left + width, top + height))
 
 
+def check_form(data: Any) -> None:
+    """Checks the fields that say how images are read; None leaves one to the checkpoint."""
+    check_field(data, "channels", data.channels in (None, 1, 3), "1 or 3")
+    check_field(data, "image_size", min(data.image_size or (1,)) >= 1, "positive")
+    for name in ("mean", "std"):
+        given = getattr(data, name)
+        fits = None in (given, data.channels) or len(given) in (1, data.channels)
+        check_field(data, name, fits, f"one number, or {data.channels}")
+    check_field(data, "std", data.std is None or min(data.std) > 0, "positive")
+
+
 def preprocessor(
     scaling: Scaling,
     size: tuple[int, int],

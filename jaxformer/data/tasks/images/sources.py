@@ -16,8 +16,8 @@ from jaxformer.data.files.find import check_no_splits, ending_of, is_folder
 from jaxformer.data.files.record import EmbeddedFile, Record
 from jaxformer.data.files.tables import TABLES, read_records
 from jaxformer.data.files.text_columns import IMAGE_COLUMNS, recognised
+from jaxformer.data.label_sets import label_of
 from jaxformer.data.tasks.images.pixels import FIT, Scaling, scaled_pixels
-from jaxformer.data.tasks.records import label_of
 from jaxformer.errors import DataError
 from jaxformer.extras import optional_module
 from jaxformer.io.paths import AnyPath, any_path, is_remote
@@ -33,20 +33,16 @@ _HIDDEN = re.compile(r"/\.")
 Row = TypeVar("Row")
 
 
-class ImageSet(abc.ABC):
-    """Images in a fixed order, each decoded on access.
-
-    Attributes:
-        names: The name of each image, which decides its side of the validation split.
-        labels: The label of each image.
-    """
+@dataclass
+class ImageSet:
+    """Images in a fixed order, each decoded on access."""
 
     names: list[str]
+    """The name of each image, which decides its side of the validation split."""
     labels: list[str]
-
-    @abc.abstractmethod
-    def decode(self, index: int) -> np.ndarray:
-        """Returns float32 [height, width, channels] between 0 and 1."""
+    """The label of each image."""
+    decode: Callable[[int], np.ndarray]
+    """Returns an image, float32 [height, width, channels] between 0 and 1, by its number."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +78,12 @@ class Digits(ImageSource):
                 f"Digits are 8 x 8 pixels of 1 channel, but image_size={size} and "
                 f"channels={channels} are asked for"
             )
-        return _DigitSet()
+        from sklearn.datasets import load_digits  # takes a second to import
+
+        digits = load_digits()
+        images = (digits.images / 16).astype(np.float32)[..., None]
+        labels = [str(digit) for digit in digits.target]
+        return ImageSet(list(map(str, range(len(labels)))), labels, images.__getitem__)
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,8 @@ class ImageFolder(ImageSource):
         optional_module("PIL", "ImageFolder")
         root = staged(any_path(self.path, "path"), _is_image)
         names, labels = _labelled_by_folder(root)
-        return _FileSet([root / name for name in names], names, labels, (size, channels, scaling))
+        files = [root / name for name in names]
+        return ImageSet(names, labels, _decoder(files, size, channels, scaling))
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ class ImageTable(ImageSource):
             labels.append(label_of(record, self.label))
         if not files:
             raise DataError(f"{table} has no rows")
-        return _FileSet(files, names, labels, (size, channels, scaling))
+        return ImageSet(names, labels, _decoder(files, size, channels, scaling))
 
 
 class NamedImages:
@@ -167,34 +169,11 @@ class NamedImages:
         return file
 
 
-class _DigitSet(ImageSet):
-    def __init__(self):
-        from sklearn.datasets import load_digits  # takes a second to import
-
-        digits = load_digits()
-        self._images = (digits.images / 16).astype(np.float32)[..., None]
-        self.labels = [str(digit) for digit in digits.target]
-        self.names = [str(number) for number in range(len(self.labels))]
-
-    def decode(self, index):
-        return self._images[index]
-
-
-class _FileSet(ImageSet):
-    def __init__(
-        self,
-        files: Sequence[AnyPath | EmbeddedFile],
-        names: list[str],
-        labels: list[str],
-        form: tuple[tuple[int, int], int, Scaling],
-    ):
-        self._files = files
-        self._form = form
-        self.names = names
-        self.labels = labels
-
-    def decode(self, index):
-        return scaled_pixels(self._files[index], *self._form)
+def _decoder(
+    files: Sequence[AnyPath | EmbeddedFile], size: tuple[int, int], channels: int, scaling: Scaling
+) -> Callable[[int], np.ndarray]:
+    """Returns a function that decodes the image with a number."""
+    return lambda index: scaled_pixels(files[index], size, channels, scaling)
 
 
 def _labelled_by_folder(root: Path) -> tuple[list[str], list[str]]:

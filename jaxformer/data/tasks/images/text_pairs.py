@@ -7,21 +7,26 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from jaxformer.checks import at_least, check_field, check_fields, optional
+from jaxformer.checks import at_least, check_fields, optional
 from jaxformer.data.bad_rows import read_rows, with_skip_advice
 from jaxformer.data.dataset import Batch, ExampleSource
+from jaxformer.data.files.record import Record
 from jaxformer.data.rows import TaskData
-from jaxformer.data.tasks.images.pixels import Fit, keep_preprocessor, preprocessor, scaled_pixels
+from jaxformer.data.tasks.images.pixels import (
+    Fit,
+    check_form,
+    keep_preprocessor,
+    preprocessor,
+    scaled_pixels,
+)
 from jaxformer.data.tasks.images.sources import NamedImages, decodable
-from jaxformer.data.tasks.records import Record
 from jaxformer.data.tasks.sequences import (
     EncodedText,
     RowEncoder,
     SpecialTokens,
     model_inputs,
 )
-from jaxformer.data.tokenizers.special_tokens import Frame
-from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
+from jaxformer.data.tokenizers.specs import TokenizerSpec, TrainTokenizer
 from jaxformer.errors import DataError
 from jaxformer.extras import optional_module
 from jaxformer.io.paths import any_path
@@ -92,12 +97,7 @@ class ImageTextPairs(TaskData[ImageTextPair]):
     def __post_init__(self):
         super().__post_init__()
         check_fields(self, "data", sequence_length=optional(at_least(2)))
-        check_field(self, "channels", self.channels in (1, 3), "1 or 3")
-        check_field(self, "image_size", min(self.image_size) >= 1, "positive")
-        expected = f"one number, or {self.channels}"
-        for name in ("mean", "std"):
-            check_field(self, name, len(getattr(self, name)) in (1, self.channels), expected)
-        check_field(self, "std", min(self.std) > 0, "positive")
+        check_form(self)
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -136,7 +136,7 @@ class ImageTextPairs(TaskData[ImageTextPair]):
 
     def examples(self, rows, tokenizer, labels=()):
         del labels
-        special = _special_tokens(tokenizer)
+        special = SpecialTokens.around_text(tokenizer, own=True)
         length = self.sequence_length
         encoder = RowEncoder(tokenizer, special, length, truncate=self.truncate)
         texts = encoder.encode([(row.text,) for row in rows], [row.where for row in rows])
@@ -181,11 +181,3 @@ class PairExamples(ExampleSource):
         if self._data.reads_padding:
             inputs["segments"] = np.ones_like(inputs["segments"])
         return inputs | {"images": pixels, "pair_weights": np.float32(weight)}
-
-
-def _special_tokens(tokenizer: Tokenizer) -> SpecialTokens:
-    """The special tokens that a tokenizer adds itself, or end-of-text after a text."""
-    own = tokenizer.frame(1)
-    end = tokenizer.end_of_text_id
-    frame = Frame(((), (end,)), ((), (0,)), (0,)) if own is None else own
-    return SpecialTokens((frame, frame))

@@ -8,10 +8,11 @@ from typing import ClassVar
 import numpy as np
 
 from jaxformer.checks import POSITIVE, at_least, check_fields
+from jaxformer.data.bad_rows import map_rows
 from jaxformer.data.buckets import BucketedDataset, SizedExamples
+from jaxformer.data.dataset import padded
 from jaxformer.data.sound import read_sound
 from jaxformer.data.tasks.images.pixels import keep_preprocessor
-from jaxformer.data.tasks.sequences import padded
 from jaxformer.data.tasks.sounds.features import WaveformFeatures
 from jaxformer.data.tasks.sounds.spelling import LIKE_LIBRISPEECH, Spelling
 from jaxformer.data.tasks.sounds.table import Clip, ClipTable
@@ -86,7 +87,8 @@ class Clips(ClipTable):
     ) -> "ClipExamples":
         """Returns clips as arrays; one with unknown characters is a bad row."""
         del labels
-        kept = self.usable(rows, partial(self._encoded, tokenizer=tokenizer))
+        encode = partial(self._encoded, tokenizer=tokenizer)
+        kept = map_rows(encode, rows, self.on_bad_row, "transcripts")
         return ClipExamples(self, *kept, tokenizer)
 
     def _encoded(self, rows: Sequence[Clip], tokenizer: Tokenizer) -> list[np.ndarray]:

@@ -13,10 +13,9 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from jaxformer.checks import FINITE, POSITIVE, at_least, check_fields, check_types
-from jaxformer.data.dataset import Batch
+from jaxformer.checks import FINITE, POSITIVE, Rule, at_least, check_fields, check_types
+from jaxformer.data.dataset import Batch, padded
 from jaxformer.data.tasks.images.pixels import PREPROCESSOR
-from jaxformer.data.tasks.sequences import padded
 from jaxformer.errors import DataError
 from jaxformer.functional.audio import kaldi_filter_banks, log_mel, log_mel_power
 from jaxformer.io.model_files import read_object
@@ -87,14 +86,9 @@ class WaveformFeatures(SoundForm):
         Raises:
             DataError: They are invalid.
         """
-        rate, normalize = values.get("sampling_rate", 16_000), values.get("do_normalize", True)
-        if not at_least(1).allows(rate):
-            raise DataError(f"{name}: sampling_rate = {rate!r}: must be an integer of at least 1")
-        if values.get("feature_size", 1) != 1:
-            raise DataError(
-                f"{name}: feature_size = {values['feature_size']!r}: must be 1, since the model "
-                "reads waveforms: copy the file of the checkpoint"
-            )
+        (rate,) = _settings(name, values, {"sampling_rate": (16_000, at_least(1))})
+        _check_sizes(name, values, {"feature_size": 1})
+        normalize = values.get("do_normalize", True)
         if not isinstance(normalize, bool):
             raise DataError(f"{name}: do_normalize = {normalize!r}: must be true or false")
         return cls(rate, normalize, min_samples)
@@ -172,24 +166,16 @@ class LogMel(SoundForm):
         Raises:
             DataError: They do not fit the model.
         """
-        found = {key: values.get(key, usual) for key, usual in _USUAL.items()}
-        for key, value in found.items():
-            if not at_least(1).allows(value):
-                raise DataError(f"{name}: {key} = {value!r}: must be an integer of at least 1")
-        rate, fft_length, hop = found.values()
-        bins = values.get("feature_size", num_mel_bins)
-        if bins != num_mel_bins:
-            raise DataError(
-                f"{name}: feature_size = {bins!r}: must be {num_mel_bins}, the mel bins of "
-                "the model: copy the file of the checkpoint"
-            )
+        rules = {key: (usual, at_least(1)) for key, usual in _USUAL.items()}
+        rate, fft_length, hop = _settings(name, values, rules)
+        _check_sizes(name, values, {"feature_size": num_mel_bins})
         seconds = values.get("chunk_length")
         if seconds is not None and seconds * rate // hop != num_frames:
             raise DataError(
                 f"{name}: chunk_length = {seconds!r}: makes {seconds * rate // hop} frames, but "
                 f"the model reads {num_frames}: copy the file of the checkpoint"
             )
-        return cls(rate, fft_length, hop, bins, num_frames)
+        return cls(rate, fft_length, hop, num_mel_bins, num_frames)
 
     @property
     def num_samples(self) -> int:
@@ -302,22 +288,12 @@ class FilterBanks(SoundForm):
         Raises:
             DataError: They are invalid.
         """
-        numbers = {"sampling_rate": (16_000, at_least(100)), **_NORMALISATION}
-        found = {key: values.get(key, usual) for key, (usual, _) in numbers.items()}
-        for key, (_, rule) in numbers.items():
-            if not rule.allows(found[key]):
-                raise DataError(f"{name}: {key} = {found[key]!r}: must be {rule.expected}")
-        sizes = {"num_mel_bins": num_mel_bins, "max_length": num_frames}
-        for key, wanted in sizes.items():
-            if values.get(key, wanted) != wanted:
-                raise DataError(
-                    f"{name}: {key} = {values[key]!r}: must be {wanted}, as the model has it: copy "
-                    "the file of the checkpoint"
-                )
-        rate, mean, std = found["sampling_rate"], float(found["mean"]), float(found["std"])
+        rules = {"sampling_rate": (16_000, at_least(100)), **_NORMALISATION}
+        rate, mean, std = _settings(name, values, rules)
+        _check_sizes(name, values, {"num_mel_bins": num_mel_bins, "max_length": num_frames})
         if not values.get("do_normalize", True):
             mean, std = 0.0, 0.5  # the filter banks are divided by twice the deviation
-        return cls(rate, num_mel_bins, num_frames, mean, std)
+        return cls(rate, num_mel_bins, num_frames, float(mean), float(std))
 
     @property
     def hop(self) -> int:
@@ -382,6 +358,27 @@ class FilterBanks(SoundForm):
         own = waveform[: self.longest]
         whole = np.pad(own, (0, self.longest - len(own)))[None]
         return np.asarray(_filter_banks(self, whole, np.array([len(own)], np.int32)))[0]
+
+
+def _settings(
+    name: str, values: Mapping[str, Any], rules: Mapping[str, tuple[Any, Rule]]
+) -> list[Any]:
+    """Returns the settings of a file, or the usual ones, in the order of the rules."""
+    found = {key: values.get(key, usual) for key, (usual, _) in rules.items()}
+    for key, (_, rule) in rules.items():
+        if not rule.allows(found[key]):
+            raise DataError(f"{name}: {key} = {found[key]!r}: must be {rule.expected}")
+    return list(found.values())
+
+
+def _check_sizes(name: str, values: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+    """Raises DataError for a size in a file that differs from the model's."""
+    for key, wanted in sizes.items():
+        if values.get(key, wanted) != wanted:
+            raise DataError(
+                f"{name}: {key} = {values[key]!r}: must be {wanted}, as the model has it: copy the "
+                "file of the checkpoint"
+            )
 
 
 # Compiled once for all sounds of a model.

@@ -8,12 +8,13 @@ import jax
 import numpy as np
 
 from jaxformer.checks import POSITIVE, at_least, check_fields
+from jaxformer.data.bad_rows import map_rows
 from jaxformer.data.base import Datasets
 from jaxformer.data.buckets import BucketedDataset, SizedExamples
+from jaxformer.data.label_sets import label_of
 from jaxformer.data.labels import Classes, in_order, save_labels
 from jaxformer.data.sound import read_sound
 from jaxformer.data.tasks.images.pixels import keep_preprocessor
-from jaxformer.data.tasks.records import label_of
 from jaxformer.data.tasks.sounds.features import SoundForm
 from jaxformer.data.tasks.sounds.table import Clip, ClipTable
 from jaxformer.errors import DataError
@@ -105,7 +106,7 @@ class LabelledClips(ClipTable):
         def numbers(rows: Sequence[Clip]) -> np.ndarray:
             return Classes().values([row.text for row in rows], labels, [row.where for row in rows])
 
-        kept = self.usable(rows, numbers, "labels")
+        kept = map_rows(numbers, rows, self.on_bad_row, "labels")
         return LabelledClipExamples(self, *kept, at_random)
 
     def dataset(self, examples, name, cut=()):

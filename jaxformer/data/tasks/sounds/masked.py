@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from jaxformer.checks import FRACTION, POSITIVE, at_least, check_field, check_fields
-from jaxformer.data.bad_rows import read_rows, table_records
+from jaxformer.data.bad_rows import read_rows
 from jaxformer.data.base import Datasets
 from jaxformer.data.buckets import BucketedDataset, SizedExamples
-from jaxformer.data.dataset import Batch
+from jaxformer.data.dataset import Batch, padded
 from jaxformer.data.files.find import is_folder
 from jaxformer.data.files.record import EmbeddedFile, Record
 from jaxformer.data.files.text_columns import recognised
@@ -19,7 +18,6 @@ from jaxformer.data.rows import RowData
 from jaxformer.data.sound import read_sound, sound_length
 from jaxformer.data.tasks.images.pixels import keep_preprocessor
 from jaxformer.data.tasks.images.sources import NamedImages, file_of
-from jaxformer.data.tasks.sequences import padded
 from jaxformer.data.tasks.sounds.features import WaveformFeatures
 from jaxformer.data.tasks.sounds.table import AUDIO_COLUMNS
 from jaxformer.errors import DataError
@@ -41,7 +39,7 @@ class Recording(NamedTuple):
 
 @dataclass(frozen=True)
 class MaskedSounds(RowData[Recording]):
-    """Sounds whose masked frames are told from others of the same sound (wav2vec 2.0).
+    """Sounds whose masked frames are distinguished from others of the same sound (wav2vec 2.0).
 
     A row of a batch has "waveforms" float32 [S], "num_samples" int32, "masked" bool [T] and
     "negatives" int32 [T, K]: for each masked frame K other masked frames of the row. A longer sound
@@ -94,7 +92,7 @@ class MaskedSounds(RowData[Recording]):
     """The spans of each sound, at least."""
 
     num_negatives: int = 100
-    """The other frames that a masked one is told from (K), those of the head."""
+    """The other frames that a masked one is distinguished from (K), those of the head."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -158,7 +156,7 @@ class MaskedSounds(RowData[Recording]):
             file, name = file_of(record, columns[0], named)
             return self._recording(file, name, record.where)
 
-        return read_rows(source, row, self.on_bad_row, partial(table_records, source))
+        return read_rows(source, row, self.on_bad_row)
 
     def _recording(self, file: AnyPath | EmbeddedFile, name: str, where: str) -> Recording:
         samples = sound_length(file, self.sampling_rate)

@@ -9,10 +9,10 @@ import jax
 import numpy as np
 
 from jaxformer.checks import at_least, check_fields
-from jaxformer.data.dataset import Batch
+from jaxformer.data.bad_rows import map_rows
+from jaxformer.data.dataset import Batch, padded
 from jaxformer.data.sound import read_sound
 from jaxformer.data.tasks.images.pixels import keep_preprocessor
-from jaxformer.data.tasks.sequences import padded
 from jaxformer.data.tasks.sounds.features import LogMel
 from jaxformer.data.tasks.sounds.spelling import MARKS, Spelling
 from jaxformer.data.tasks.sounds.table import Clip, ClipTable
@@ -119,7 +119,8 @@ class SpeechToText(ClipTable):
     ) -> "SpeechToTextExamples":
         """Returns clips as arrays; one whose text is too long is a bad row."""
         del labels
-        kept = self.usable(rows, partial(self._encoded, tokenizer=tokenizer))
+        encode = partial(self._encoded, tokenizer=tokenizer)
+        kept = map_rows(encode, rows, self.on_bad_row, "transcripts")
         return SpeechToTextExamples(self, *kept, tokenizer)
 
     def _encoded(self, rows: Sequence[Clip], tokenizer: Tokenizer) -> list[np.ndarray]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -59,6 +59,9 @@ class Voice(NamedTuple):
 class _Spoken:
     """The fields of sentences that are spoken into the folder of the run."""
 
+    plain: ClassVar[type[Any]]
+    """The data that read the sentences once they are spoken."""
+
     train: str = "clips/train.csv"
     """The table that is written, in the folder of the run."""
 
@@ -75,6 +78,15 @@ class _Spoken:
         super().__post_init__()
         check_fields(self, "data", sentences=at_least(1), validation_sentences=at_least(2))
 
+    def prepare(self, folder):
+        """Speaks the sentences, unless an earlier start has, and reads them."""
+        tables = [Path(folder, name) for name in (self.train, self.validation)]
+        if not all(table.exists() for table in tables):
+            _speak(self, tables)
+        own = {field.name: getattr(self, field.name) for field in fields(self.plain)}
+        paths = dict(zip(("train", "validation"), map(str, tables), strict=True))
+        return self.plain(**(own | paths)).prepare(folder)
+
 
 @dataclass(frozen=True)
 class SpokenSentences(_Spoken, Clips):
@@ -84,32 +96,18 @@ class SpokenSentences(_Spoken, Clips):
     never spoken twice in the same way.
     """
 
-    def prepare(self, folder):
-        """Speaks the sentences, unless an earlier start has, and reads them as `Clips` does."""
-        return _spoken(self, Clips, folder).prepare(folder)
+    plain: ClassVar[type[Any]] = Clips
 
 
 @dataclass(frozen=True)
 class MaskedSpokenSentences(_Spoken, MaskedSounds):
     """The sounds of `SpokenSentences`, without what is said in them."""
 
-    def prepare(self, folder):
-        """Speaks the sentences, unless an earlier start has, and reads them."""
-        return _spoken(self, MaskedSounds, folder).prepare(folder)
-
-
-def _spoken(data: Any, plain: type[Any], folder: Any) -> Any:
-    """Speaks the sentences into a folder; returns the plain data that read them."""
-    tables = [Path(folder, name) for name in (data.train, data.validation)]
-    if not all(table.exists() for table in tables):
-        _speak(data, tables)
-    own = {field.name: getattr(data, field.name) for field in fields(plain)}
-    paths = dict(zip(("train", "validation"), map(str, tables), strict=True))
-    return plain(**(own | paths))
+    plain: ClassVar[type[Any]] = MaskedSounds
 
 
 def _speak(data: Any, tables: Sequence[Path]) -> None:
-    """Writes the sounds and the tables; a table is there once its sounds are."""
+    """Writes the sounds, and then the tables."""
     soundfile = optional_module("soundfile", "Writing sound files")
     rng = np.random.default_rng(data.split_seed)
     texts: dict[str, None] = {}

@@ -1,14 +1,10 @@
 """Tables of clips, each with a text or a label."""
 
 import abc
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, NamedTuple
 
-import numpy as np
-
-from jaxformer.data.bad_rows import BadRows, each, read_rows, table_records
+from jaxformer.data.bad_rows import read_rows
 from jaxformer.data.files.record import EmbeddedFile, Record
 from jaxformer.data.files.text_columns import recognised
 from jaxformer.data.rows import TaskData
@@ -76,24 +72,6 @@ class ClipTable(TaskData[Clip]):
     def value(self, record: Record, column: str) -> str:
         """Returns the text or the label of a row."""
 
-    def usable(
-        self,
-        rows: Sequence[Clip],
-        encode: Callable[[Sequence[Clip]], Sequence[np.ndarray]],
-        what: str = "transcripts",
-    ) -> tuple[list[Clip], list[np.ndarray]]:
-        """Returns the clips whose texts can be encoded, and their tokens; others are bad rows.
-
-        Args:
-            rows: The clips.
-            encode: From clips to the tokens, or the number of the label, of each.
-            what: What is encoded, for messages.
-        """
-        bad = BadRows(self.on_bad_row)
-        kept = list(each(encode, rows, bad))
-        bad.finish(what, len(rows))
-        return [clip for clip, _ in kept], [ids for _, ids in kept]
-
     def check_length(self, where: str, samples: int) -> None:
         """Raises DataError for a clip whose length cannot be used."""
         if samples > round(self.max_seconds * self.sampling_rate):
@@ -127,4 +105,4 @@ class ClipTable(TaskData[Clip]):
             self.check_length(record.where, samples)
             return Clip(record.where, file, name, text, samples)
 
-        return read_rows(source, row, self.on_bad_row, partial(table_records, source))
+        return read_rows(source, row, self.on_bad_row)

@@ -53,7 +53,7 @@ class ConllU(TagSource):
     def _sentence(self, numbered: tuple[int, "_Block"]) -> Sentence:
         number, (name, lines) = numbered
         words = _words([_line(*line) for line in lines])
-        tagged = [TaggedWord(w.text, self._tag(w.line), w.line.where) for w in words]
+        tagged = [TaggedWord(text, self._tag(line), line.where) for line, text in words]
         return Sentence(name or str(number), tagged)
 
     def _tag(self, line: "_Line") -> str:
@@ -73,12 +73,6 @@ class _Line(NamedTuple):
     @property
     def blank_after(self) -> str:
         return "" if "SpaceAfter=No" in self.fields["MISC"].split("|") else " "
-
-
-class _Word(NamedTuple):
-    line: _Line
-    text: str
-    """The form, with a preceding blank if the text has one."""
 
 
 class _Block(NamedTuple):
@@ -115,9 +109,9 @@ def _line(where: str, text: str) -> _Line:
     return _Line(where, dict(zip(_COLUMNS, fields, strict=True)))
 
 
-def _words(lines: list[_Line]) -> list[_Word]:
-    """Returns the syntactic words of a sentence."""
-    words: list[_Word] = []
+def _words(lines: list[_Line]) -> list[tuple[_Line, str]]:
+    """Returns the syntactic words of a sentence, each with the blank before it if there is one."""
+    words: list[tuple[_Line, str]] = []
     blanks = {0: ""}  # after each word, by its number
     for line in lines:
         number, name = len(words) + 1, line.fields["ID"]
@@ -132,7 +126,7 @@ def _words(lines: list[_Line]) -> list[_Word]:
             blanks |= dict.fromkeys(range(first, last), inner) | {last: line.blank_after}
         elif name == str(number):
             blanks.setdefault(number, line.blank_after)
-            words.append(_Word(line, blanks[number - 1] + line.fields["FORM"]))
+            words.append((line, blanks[number - 1] + line.fields["FORM"]))
         else:
             raise DataError(_wrong_id(line, number))
     if len(words) < (last := max(blanks)):

@@ -3,8 +3,9 @@
 import abc
 import io
 import keyword
+import os
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
@@ -12,11 +13,20 @@ from typing import NamedTuple
 from jaxformer.checks import at_least, check_fields, check_types, optional
 from jaxformer.data.files.find import ending_of, is_folder
 from jaxformer.data.files.lines import text_lines
-from jaxformer.data.files.malformed import Malformed
-from jaxformer.data.tasks.records import Word, read_columns
+from jaxformer.data.files.malformed import Malformed, map_or_report
+from jaxformer.data.files.tables import check_width
 from jaxformer.data.text.sources import StandardLibrary
 from jaxformer.errors import DataError
 from jaxformer.io.paths import any_path
+
+
+class Word(NamedTuple):
+    """One line of a column file."""
+
+    where: str
+    """ "file:line", for messages."""
+    fields: list[str]
+    """The fields between blanks: the word, ..., its tag."""
 
 
 class TaggedWord(NamedTuple):
@@ -35,6 +45,14 @@ class Sentence(NamedTuple):
     name: str
     """Decides its side of the validation split."""
     words: list[TaggedWord]
+
+    @classmethod
+    def of(
+        cls, number: int, words: Sequence[str], tags: Sequence[str], places: Sequence[str]
+    ) -> "Sentence":
+        """Returns the sentence with a number in its source, with a blank between its words."""
+        spaced = [f" {word}" if place else word for place, word in enumerate(words)]
+        return cls(f"{number} {' '.join(words)}", list(map(TaggedWord, spaced, tags, places)))
 
 
 @dataclass(frozen=True)
@@ -71,6 +89,47 @@ def is_conllu(path: str) -> bool:
     return len(columns) == 10 and number.isdecimal()
 
 
+def read_columns(
+    path: str | os.PathLike, malformed: Malformed | None = None
+) -> Iterator[list[Word]]:
+    """Yields the sentences of a column file as CoNLL's shared tasks distribute them.
+
+    A line has the fields of a word between blanks or tabs; an empty line ends a sentence. Lines
+    that begin with -DOCSTART- are left out.
+
+    Args:
+        path: The file.
+        malformed: Receives a message for each sentence in which a line's number of fields differs
+            from the first line's; the sentence is left out. None: such a line is an error.
+
+    Raises:
+        DataError: The file cannot be read, or such a line is an error; names the file and the line.
+    """
+    width = None
+
+    def checked(sentence: list[Word]) -> list[Word]:
+        nonlocal width
+        width = width or len(sentence[0].fields)
+        for word in sentence:
+            check_width(word.where, word.fields, width)
+        return sentence
+
+    yield from map_or_report(checked, _sentences(path), malformed)
+
+
+def _sentences(path: str | os.PathLike) -> Iterator[list[Word]]:
+    sentence = []
+    for number, line in enumerate(text_lines(path), start=1):
+        fields = line.split()
+        if fields and not line.startswith("-DOCSTART-"):
+            sentence.append(Word(f"{path}:{number}", fields))
+        elif sentence:
+            yield sentence
+            sentence = []
+    if sentence:
+        yield sentence
+
+
 @dataclass(frozen=True)
 class ColumnFile(TagSource):
     """A file with a word and its tag on each line, and an empty line after each sentence.
@@ -103,14 +162,7 @@ class ColumnFile(TagSource):
                     f"{words[0].where}: word={self.word} and tag={self.tag} are the same column "
                     f"of {len(words[0].fields)}"
                 )
-            blanks = ["", *[" "] * (len(words) - 1)]
-            yield Sentence(
-                f"{number} {' '.join(texts)}",
-                [
-                    TaggedWord(blank + text, tag, word.where)
-                    for blank, text, tag, word in zip(blanks, texts, tags, words, strict=True)
-                ],
-            )
+            yield Sentence.of(number, texts, tags, [word.where for word in words])
 
     def _field(self, word: Word, column: int) -> str:
         if not -len(word.fields) <= column < len(word.fields):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from jaxformer.data.files.malformed import map_or_report
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import read_records
-from jaxformer.data.tasks.tags.sources import Sentence, TaggedWord, TagSource, is_table
+from jaxformer.data.tasks.tags.sources import Sentence, TagSource, is_table
 from jaxformer.errors import DataError
 
 
@@ -43,12 +43,7 @@ class TagTable(TagSource):
                 f"{record.where}: {len(words)} words in {self.words!r} and {len(tags)} tags in "
                 f"{self.tags!r}: must be equally many"
             )
-        blanks = ["", *[" "] * (len(words) - 1)]
-        tagged = [
-            TaggedWord(blank + word, str(tag), record.where)
-            for blank, word, tag in zip(blanks, words, tags, strict=False)
-        ]
-        return Sentence(f"{number} {' '.join(words)}", tagged)
+        return Sentence.of(number, words, list(map(str, tags)), [record.where] * len(words))
 
 
 def _items(record: Record, column: str, kind: type) -> list:

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from jaxformer.checks import at_least, check_fields, optional
-from jaxformer.data.bad_rows import BadRows, each, read_rows
+from jaxformer.data.bad_rows import map_rows, read_rows
 from jaxformer.data.labels import Classes, in_order, numbered
 from jaxformer.data.tasks.sequences import (
     EncodedText,
@@ -65,16 +65,12 @@ class TaggedText(SequenceData[Sentence]):
     def examples(
         self, rows: Sequence[Sentence], tokenizer: Tokenizer, labels: Sequence[str] = ()
     ) -> SequenceExamples:
-        bad = BadRows(self.on_bad_row)
-        numbers = list(each(partial(_numbers, tags=labels), rows, bad))
-        bad.finish("tags", len(rows))
-        rows = [sentence for sentence, _ in numbers]
+        number = partial(_numbers, tags=labels)
+        rows, numbers = map_rows(number, rows, self.on_bad_row, "tags")
         encoder = self.encoder(tokenizer)
         words = [[word.text for word in sentence.words] for sentence in rows]
         encoded = encoder.encode_words(words, [sentence.words[0].where for sentence in rows])
-        tagged = [
-            _targets(*found, number) for found, (_, number) in zip(encoded, numbers, strict=True)
-        ]
+        tagged = [_targets(*found, own) for found, own in zip(encoded, numbers, strict=True)]
         return SequenceExamples(
             [text for text, _ in encoded],
             encoder.length,
