@@ -1,5 +1,7 @@
 """Tests of what a tokenizer.json may ask for."""
 
+import contextlib
+import json
 import time
 
 import pytest
@@ -51,6 +53,20 @@ def test_a_chain_through_lower_case_is_followed():
     step = [normalizers.Replace("a", "AAAAA"), normalizers.Lowercase()]
     with pytest.raises(DataError):
         check_growth(words(normalizers.Sequence(step * 6)), "here")
+
+
+def test_the_steps_of_nested_sequences_are_followed():
+    inner = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+    for times, refused in ((2, False), (12, True)):
+        nested = {"type": "Sequence", "normalizers": [inner] * times}
+        described = json.loads(words().to_str())
+        described["normalizer"] = {
+            "type": "Sequence",
+            "normalizers": [nested, {"type": "Lowercase"}],
+        }
+        tokenizer = Tokenizer.from_str(json.dumps(described))
+        with pytest.raises(DataError) if refused else contextlib.nullcontext():
+            check_growth(tokenizer, "here")
 
 
 def test_usual_replacements_are_taken():

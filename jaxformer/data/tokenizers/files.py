@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tokenizers import Regex, Tokenizer, normalizers
+from tokenizers import Tokenizer, normalizers
 
 from jaxformer.data.tokenizers.auto import Answer, UnreadableTokenizerError, ask_transformers
 from jaxformer.data.tokenizers.sentencepiece import read_sentencepiece, sentencepiece_tokenizer
@@ -240,9 +240,14 @@ def _normalizer(tokenizer: Tokenizer) -> list[_Step]:
     states = _flat(json.loads(tokenizer.normalizer.__getstate__()), "normalizers")
     if not any(state["type"] == "Replace" for state in states):
         return []
-    whole = tokenizer.normalizer
-    steps = whole if isinstance(whole, normalizers.Sequence) else [whole]
-    return [_step(step.normalize_str, state) for step, state in zip(steps, states, strict=True)]
+    return [_step(_normalizer_of(state).normalize_str, state) for state in states]
+
+
+def _normalizer_of(state: dict[str, Any]) -> normalizers.Normalizer:
+    """Returns the normalizer with a state; iterating nested sequences would not reach it."""
+    normalizer = normalizers.Sequence([])
+    normalizer.__setstate__(json.dumps(state).encode())
+    return normalizer
 
 
 def _decoder(tokenizer: Tokenizer) -> list[_Step]:
@@ -250,12 +255,7 @@ def _decoder(tokenizer: Tokenizer) -> list[_Step]:
         return []
     states = _flat(json.loads(tokenizer.decoder.__getstate__()), "decoders")
     found = [state for state in states if state["type"] == "Replace"]
-    return [_step(_replacement(state).normalize_str, state) for state in found]
-
-
-def _replacement(state: dict[str, Any]) -> normalizers.Replace:
-    ((kind, text),) = state["pattern"].items()
-    return normalizers.Replace(Regex(text) if kind == "Regex" else text, state["content"])
+    return [_step(_normalizer_of(state).normalize_str, state) for state in found]
 
 
 def _flat(state: dict[str, Any], name: str) -> list[dict[str, Any]]:
