@@ -60,7 +60,7 @@ def speech(arguments: Sequence[str], prog: str) -> None:
     ordinary_file(wanted.file)
     model = load(wanted.folder, **wanted.how)
     if wanted.language is not None and not reads_sound(model):
-        raise ArgumentError("--language: must be left out, since the model is no Whisper")
+        raise ArgumentError("--language: must be left out, since the model is not a Whisper")
     sound = _part(wanted, sampling_rate_of(model))
     chosen = {name: getattr(wanted, name) for name in ("text", "language", "layers", "heads")}
     page = SpeechReport(wanted.out, model, sound, **chosen).write()

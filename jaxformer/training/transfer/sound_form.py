@@ -34,7 +34,7 @@ def with_transcripts(config: Config, origin: Checkpoint) -> Config:
     """Returns the experiment with the spectrograms of its checkpoint, and the prefix of texts.
 
     Raises:
-        ConfigError: The checkpoint is no Whisper, or has no such language or task.
+        ConfigError: The checkpoint is not a Whisper, or has no such language or task.
     """
     data, model = config.data, origin.model
     encoder = model.parts.get("encoder")
