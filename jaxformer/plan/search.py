@@ -280,9 +280,7 @@ def _divides_model(model: ModelConfig, mesh: MeshConfig) -> bool:
 
 
 def _fewest_parts(config: Config, slice_: Slice) -> int | None:
-    """Returns the fewest micro-batches whose saved activations fit, or None if single rows do not
-    fit.
-    """
+    """Returns the fewest micro-batches whose saved activations fit, or None if there are none."""
     parts = config.train.gradient_accumulation
     rows = [stage.config.data.batch_size for stage in stages_of(config)]
     while all(count % (parts * row_shards(vars(config.mesh))) == 0 for count in rows):
