@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ports import free_address
+
 from jaxformer.checkpoints.checkpointer import content_hash
 from jaxformer.checkpoints.files import saved_steps
 from jaxformer.checkpoints.restore import read_arrays
@@ -14,6 +16,7 @@ from jaxformer.data import Bytes, DataConfig, Packed, StandardLibrary
 from jaxformer.distributed import MeshConfig
 from jaxformer.models import DecoderConfig
 from jaxformer.optim import AdamW, Cosine
+from jaxformer.training.logging.metrics_writer import read_metrics
 
 ROOT = Path(__file__).parents[1]
 
@@ -71,15 +74,33 @@ def hash_of(run_dir: Path, step: int) -> str:
     return content_hash(read_arrays(run_dir / "checkpoints" / str(step)))
 
 
+def losses_of(run_dir: Path) -> list[tuple[int, str, float]]:
+    """The step, the split and the loss of every row of a run."""
+    return [(row["step"], row["split"], row["loss"]) for row in read_metrics(run_dir)]
+
+
 def has_saved(run_dir: Path, step: int) -> bool:
     """Whether the checkpoint of a step is complete; one whose process is killed before is not."""
     return step in saved_steps(run_dir / "checkpoints")
 
 
-class Runs:
-    """Starts train.py as a user does, in processes of its own that share compiled programs.
+def steps_logged(run_dir: Path) -> int:
+    """How many rows of training steps a run has written, which may be training."""
+    metrics = run_dir / "metrics.jsonl"
+    return metrics.read_text().count("train") if metrics.exists() else 0
 
-    They compile as quickly as the tests do (conftest.py), into a folder of their own: what is
+
+def finish_all(processes: list[subprocess.Popen]) -> list[str]:
+    """Waits for processes, all of which must succeed; returns their outputs."""
+    outputs = [process.communicate(timeout=300)[0] for process in processes]
+    assert not any(process.returncode for process in processes), "\n".join(outputs)
+    return outputs
+
+
+class Runs:
+    """Starts train.py as a user does, in separate processes that share compiled programs.
+
+    They compile as quickly as the tests do (conftest.py), into a separate folder: what is
     written there while a process is killed may be damaged.
     """
 
@@ -104,6 +125,11 @@ class Runs:
             stderr=subprocess.STDOUT,
             text=True,
         )
+
+    def start_two(self, run_dir: Path, *options: str, **environment: str):
+        """Starts two processes that train one run together."""
+        job = ("--job.coordinator", free_address(), "--job.num-processes", "2", "--job.process-id")
+        return [self.start(run_dir, *options, *job, index, **environment) for index in ("0", "1")]
 
     def finish(self, run_dir: Path, *options: str, **environment: str) -> str:
         """Runs to the end; returns the output."""

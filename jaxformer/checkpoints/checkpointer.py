@@ -103,7 +103,10 @@ class Checkpointer:
         if jax.process_index() == 0:
             self.folder.mkdir(parents=True, exist_ok=True)
             files.remove_leftovers(self.folder)
-        self._costs = {step: self._saved_cost(step) for step in self.steps()}
+        saved = {step: self.folder / str(step) for step in self.steps()}
+        self._costs = {
+            step: best_fn(manifest.saved_validation(folder)) for step, folder in saved.items()
+        }
         atomicity = None
         if is_remote(self.folder):
             from jaxformer.checkpoints.remote_arrays import COMMIT_BY_FILE, enable_object_stores
@@ -201,13 +204,6 @@ class Checkpointer:
                 deletion.join()
             with contextlib.suppress(Exception):
                 self._writer.close()
-
-    def _saved_cost(self, step: int) -> float | None:
-        try:
-            meta = manifest.read_item(self.folder / str(step), "meta")
-            return self._best_fn(files.validation_of(meta))
-        except (FileNotFoundError, ValueError, KeyError):  # damaged: never the best
-            return None
 
     def _delete_doomed(self) -> None:
         """Deletes the steps that are not kept, except those being read, which are retried next

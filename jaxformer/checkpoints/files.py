@@ -20,14 +20,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxformer.errors import StorageError
-from jaxformer.io.files import remove_folder, replacing
+from jaxformer.io.files import DAMAGED, damaged_name, remove_folder, replacing
 from jaxformer.io.paths import AnyPath, is_remote
 
 _TEMPORARY = ".orbax-checkpoint-tmp"
 COMMIT_FILE = "commit_success.txt"
 """The object that marks a checkpoint in an object store as complete."""
 _DELETING = ".deleting"
-_DAMAGED = ".damaged"
 # The folder name of a step, within the range of an optimizer's int32 counter.
 _STEP = re.compile(r"0|[1-9][0-9]{0,8}")
 
@@ -58,11 +57,7 @@ def unfinished_step(folder: AnyPath, step: int) -> AnyPath:
 
 def set_aside(step_folder: AnyPath) -> AnyPath:
     """Renames a damaged checkpoint so that it is neither used again nor lost."""
-    target = step_folder.with_name(step_folder.name + _DAMAGED)
-    number = 1
-    while target.exists():
-        number += 1
-        target = step_folder.with_name(f"{step_folder.name}{_DAMAGED}-{number}")
+    target = damaged_name(step_folder)
     if is_remote(step_folder):
         return step_folder.rename(target, first=COMMIT_FILE)
     return step_folder.rename(target)
@@ -82,7 +77,7 @@ def best_step(costs: Mapping[int, float | None]) -> int | None:
 
 def damaged_checkpoints(folder: AnyPath) -> list[AnyPath]:
     """Returns the damaged checkpoints that were set aside."""
-    return sorted(folder.glob(f"*{_DAMAGED}*")) if folder.is_dir() else []
+    return sorted(folder.glob(f"*{DAMAGED}*")) if folder.is_dir() else []
 
 
 def validation_of(meta: Mapping[str, Any]) -> dict[str, float]:

@@ -16,7 +16,12 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
-from jaxformer.checkpoints.files import COMMIT_FILE, unfinished_step, write_json
+from jaxformer.checkpoints.files import (
+    COMMIT_FILE,
+    unfinished_step,
+    validation_of,
+    write_json,
+)
 from jaxformer.errors import StorageError, system_message
 from jaxformer.io.files import sha256_of
 from jaxformer.io.paths import AnyPath, any_path
@@ -144,6 +149,14 @@ def read_item(step_folder: AnyPath, item: str) -> dict[str, Any]:
         if problem:
             raise ValueError(f"{step_folder}: {problem}")
         return json.loads((step_folder / name).read_text())
+
+
+def saved_validation(step_folder: AnyPath) -> dict[str, float]:
+    """Returns the validation metrics measured at a step; empty if they cannot be read."""
+    try:
+        return validation_of(read_item(step_folder, "meta"))
+    except (FileNotFoundError, ValueError, KeyError):
+        return {}
 
 
 @contextlib.contextmanager

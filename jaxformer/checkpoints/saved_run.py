@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxformer.checkpoints import files
 from jaxformer.checkpoints.checkpointer import Checkpointer, CheckpointError
-from jaxformer.checkpoints.manifest import read_item
+from jaxformer.checkpoints.manifest import read_item, saved_validation
 from jaxformer.checkpoints.restore import (
     array_shapes,
     damage_of,
@@ -200,16 +200,8 @@ def best_step(run: AnyPath) -> int | None:
     """Returns the kept step with the best value of the run's `train.metric`."""
     metric = RunConfig(run).config.train.metric
     folder = run / CHECKPOINTS
-    measured = {step: _validation(folder / str(step)) for step in files.saved_steps(folder)}
+    measured = {step: saved_validation(folder / str(step)) for step in files.saved_steps(folder)}
     return files.best_step({step: cost(metric, v.get(metric)) for step, v in measured.items()})
-
-
-def _validation(step_folder: AnyPath) -> dict[str, float]:
-    """Returns the metrics measured at a step, or an empty mapping if they cannot be read."""
-    try:
-        return files.validation_of(read_item(step_folder, "meta"))
-    except (FileNotFoundError, ValueError, KeyError):
-        return {}
 
 
 def _warn(step_folder: AnyPath, problem: str) -> None:

@@ -5,11 +5,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.table import Table
-
 from jaxformer.config.overrides import parse
 from jaxformer.doctor import report
-from jaxformer.io.console import console
+from jaxformer.io.console import console, plain_table
 from jaxformer.training.logging.report import print_table
 
 
@@ -38,7 +36,7 @@ def doctor(arguments: Sequence[str], prog: str) -> None:
     if results[0].name != report.STARTS:
         print_table("Devices:", report.devices())
     findings = [*report.check_variables(os.environ), *results]
-    table = Table(box=None, pad_edge=False, show_header=False)
+    table = plain_table(show_header=False)
     for finding in findings:
         table.add_row(finding.name, finding.status)
     console().print(table, markup=False)

@@ -4,12 +4,12 @@ a cluster.
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 
-from jaxformer.cli.options import split_subject
+from jaxformer.cli.options import part_of, split_subject
 from jaxformer.cli.training.train import Launch
 from jaxformer.config.experiment import Config, load_config, validate
 from jaxformer.config.options import given, without
@@ -139,8 +139,7 @@ def _read(
         environment=variables(run.env),
         program=tuple(run.program.split()),
     )
-    own_fields = {field.name: getattr(run, field.name) for field in fields(kind)}
-    return job, kind(**own_fields), _Checks(prog, run.check_memory)
+    return job, part_of(kind, run), _Checks(prog, run.check_memory)
 
 
 def _check_experiment(job: Job, checks: _Checks, num_devices: int, chips: str | None) -> None:

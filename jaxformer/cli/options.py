@@ -1,15 +1,16 @@
 """Options shared by several commands."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
 from jaxformer.errors import ArgumentError
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+T = TypeVar("T")
 
 RunDir = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR")]
 RunDirs = Annotated[
@@ -45,6 +46,10 @@ class ClassChoice:
 class ModelChoice(CheckpointChoice, ClassChoice):
     """Which model to read, and how."""
 
+    folder: ModelDir
+    """The folder of a run or of a Hugging Face checkpoint, or a hub name, org/name or
+    org/name@revision.
+    """
     strict: bool = False
     """Refuse a Hugging Face checkpoint whose config.json has fields that transformers does not
     know, instead of logging a warning.
@@ -59,6 +64,11 @@ class ModelChoice(CheckpointChoice, ClassChoice):
             "strict": self.strict,
             "architecture": self.architecture,
         }
+
+
+def part_of(kind: type[T], options: Any) -> T:
+    """Returns an instance of a class whose fields are among the options of a command."""
+    return kind(**{field.name: getattr(options, field.name) for field in fields(kind)})
 
 
 def split_subject(

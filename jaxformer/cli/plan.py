@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxformer.checks import check_argument
-from jaxformer.cli.options import split_subject
+from jaxformer.cli.options import part_of, split_subject
 from jaxformer.config.experiment import Config, check_has_model, load_config
 from jaxformer.config.options import given, without
 from jaxformer.config.overrides import parse
@@ -65,8 +65,7 @@ class PlanOptions(Config):
     @property
     def experiment(self) -> Config:
         """The experiment without the other options."""
-        parts = [field.name for field in dataclasses.fields(Config)]
-        return Config(**{name: getattr(self, name) for name in parts})
+        return part_of(Config, self)
 
 
 def plan(arguments: Sequence[str], prog: str = "jaxformer plan") -> None:

@@ -21,7 +21,6 @@ from jaxformer.config.user_code import import_file, in_one_sentence
 from jaxformer.data import CausalLM, Data, DataConfig, PrefixLM
 from jaxformer.data.labels import shown
 from jaxformer.distributed.sharding import (
-    MESH_AXES,
     RULES,
     MeshConfig,
     parameter_shardings,
@@ -137,7 +136,7 @@ def validate(config: Config, num_devices: int) -> None:
     if config.init_from is not None:
         any_path(config.init_from, "init_from")
     check_has_model(config)
-    sizes = dict(zip(MESH_AXES, config.mesh.sizes(num_devices), strict=True))
+    sizes = config.mesh.axis_sizes(num_devices)
     _check_expert_axis(config.model, sizes)
     check_mesh(config.model, sizes)
     if config.train.float8 is not None:

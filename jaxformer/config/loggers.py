@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from jaxformer.checks import check_types
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, first_line
 from jaxformer.extras import optional_module
 from jaxformer.io.files import replacing
 
@@ -205,7 +205,7 @@ class Guarded(RunWriter):
                     "%s could not %s (%s); training continues, and metrics.jsonl is complete",
                     self._name,
                     what,
-                    str(error).splitlines()[0] if str(error) else type(error).__name__,
+                    first_line(error),
                 )
             self._warned = True
 

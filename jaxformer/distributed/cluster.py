@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jaxformer.checks import at_least, between, check_fields, optional
 from jaxformer.distributed.launchers import LAUNCHERS, Launcher, Processes
 from jaxformer.distributed.launchers.base import ALONE, Variables, number
 from jaxformer.distributed.launchers.signs import refuse_lone_process, refuse_ranks
@@ -76,14 +77,15 @@ def _given(
     job: DistributedConfig, variables: Variables
 ) -> tuple[str | None, int | None, int | None]:
     """Returns address, number and index from the options or from JAX's environment variables."""
-    least = {"num_processes": 1, "process_id": 0, "stopped_status": 0}
-    least |= {"initialization_timeout": 1, "heartbeat_timeout": 1}
-    for field, smallest in least.items():
-        value = getattr(job, field)
-        if value is not None and value < smallest:
-            raise ConfigError(f"job.{field} = {value}: must be at least {smallest}")
-    if job.stopped_status > 255:
-        raise ConfigError(f"job.stopped_status = {job.stopped_status}: must be from 0 to 255")
+    check_fields(
+        job,
+        "job",
+        num_processes=optional(at_least(1)),
+        process_id=optional(at_least(0)),
+        initialization_timeout=at_least(1),
+        heartbeat_timeout=at_least(1),
+        stopped_status=between(0, 255),
+    )
     for name in ("JAX_COORDINATOR_PORT", "JAX_LOCAL_DEVICE_IDS"):
         for part in variables[name].split(",") if variables.get(name) else ():
             number({name: part}, name)

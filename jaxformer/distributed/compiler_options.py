@@ -12,7 +12,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from jaxformer.distributed.processor import processor
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, first_line
 
 Option = bool | int | str
 """The value of an XLA option."""
@@ -127,7 +127,7 @@ def check_options(given: Sequence[str]) -> None:
         try:
             jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
         except jax.errors.JaxRuntimeError as error:
-            reason = str(error).splitlines()[0].removeprefix("INVALID_ARGUMENT: ")
+            reason = first_line(error).removeprefix("INVALID_ARGUMENT: ")
             raise ConfigError(
                 f"train.compiler_options = '{name}={value}': must be an XLA option on a "
                 f"{jax.default_backend()} ({reason}); correct it or leave it out"

@@ -44,7 +44,7 @@ class Lifelines:
                 self._reach(store, host)
 
     def release(self) -> None:
-        """Says goodbye to the others: that this process ends is no loss."""
+        """Says goodbye, so that the others do not take the end of this process for a loss."""
         with self._lock:
             for end in self._ends:
                 with contextlib.suppress(OSError):

@@ -18,7 +18,7 @@ from jax.sharding import (
     SingleDeviceSharding,
 )
 
-from jaxformer.checks import check_types
+from jaxformer.checks import check_field, check_types
 from jaxformer.errors import ConfigError
 from jaxformer.functional.arrays import mesh_axes, place, without
 
@@ -75,10 +75,8 @@ class MeshConfig:
         check_types(self, "mesh")
         for name in MESH_AXES:
             size = getattr(self, name)
-            if size != -1 and size < 1:
-                raise ConfigError(
-                    f"mesh.{name} = {size}: must be positive, or -1 for the remaining devices"
-                )
+            rule = "positive, or -1 for the remaining devices"
+            check_field(self, name, size == -1 or size >= 1, rule, "mesh")
         if [getattr(self, name) for name in MESH_AXES].count(-1) > 1:
             raise ConfigError("mesh: only one axis may be -1")
 
@@ -113,6 +111,10 @@ class MeshConfig:
                 raise ConfigError(f"{shape}: {given} does not divide the {num_devices} devices")
             sizes[sizes.index(-1)] = num_devices // given
         return tuple(sizes)
+
+    def axis_sizes(self, num_devices: int) -> dict[str, int]:
+        """Returns the sizes of the axes on `num_devices` devices by their names, like `sizes`."""
+        return dict(zip(MESH_AXES, self.sizes(num_devices), strict=True))
 
 
 def make_mesh(config: MeshConfig, devices: Iterable[jax.Device] | None = None) -> Mesh:

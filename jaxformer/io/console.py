@@ -1,9 +1,11 @@
-"""The console for printed tables, and plain-text tables."""
+"""The console for printed tables, and tables without frames."""
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 _WIDTH_OF_FILES = 200
 
@@ -19,6 +21,21 @@ class _Console(Console):
 def console() -> Console:
     """Returns a console as wide as the terminal, or 200 characters where the output is a file."""
     return _Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES)
+
+
+def plain_table(*titles: str, no_wrap: bool = False, **options: Any) -> Table:
+    """Returns a table without a frame; columns whose titles end in ">" are right-aligned.
+
+    Args:
+        titles: The titles of the columns.
+        no_wrap: Whether each cell stays on one line.
+        options: Further options of `rich.table.Table`.
+    """
+    table = Table(**{"box": None, "pad_edge": False, **options})
+    for title in titles:
+        justify = "right" if title.endswith(">") else "left"
+        table.add_column(title.removesuffix(">").strip(), justify=justify, no_wrap=no_wrap)
+    return table
 
 
 def aligned(rows: Sequence[Sequence[str]], header: bool = False) -> list[str]:

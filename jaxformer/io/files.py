@@ -5,6 +5,7 @@ next to the files in the format of sha256sum to detect damage.
 """
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -26,6 +27,8 @@ LAST = ("SHA256SUMS", "adapter_config.json", "config.json")
 """The files that mark a folder as complete; they are uploaded last."""
 DIGESTS = "SHA256SUMS"
 """The name of the file with the digests of a folder."""
+DAMAGED = ".damaged"
+"""The ending of the names under which damaged files and folders are kept."""
 _JSON_TYPES = {
     dict: "a JSON object",
     list: "a list",
@@ -216,6 +219,18 @@ def write_whole(folder: str | Path, num_bytes: int, write: Callable[[Path], None
             return
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary.rename(folder)
+
+
+def damaged_name(path: AnyPath) -> AnyPath:
+    """Returns the first unused name beside a path: NAME.damaged, NAME.damaged-2, ..."""
+    endings = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    names = (path.with_name(f"{path.name}{DAMAGED}{ending}") for ending in endings)
+    return next(name for name in names if not is_there(name))
+
+
+def is_there(path: AnyPath) -> bool:
+    """Whether a path exists; a link does, also if what it leads to does not."""
+    return path.exists() if is_remote(path) else os.path.lexists(path)
 
 
 def _temporary_name(path: Path) -> Path:

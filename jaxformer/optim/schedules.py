@@ -12,7 +12,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxformer.checks import check_field, check_types
+from jaxformer.checks import (
+    NOT_NEGATIVE,
+    PROBABILITY,
+    at_least,
+    check_field,
+    check_fields,
+    check_types,
+    optional,
+)
 
 FEW_STEPS = 10
 """Shorter runs have one update at the peak, regardless of their warm-up."""
@@ -43,12 +51,12 @@ class Schedule(abc.ABC):
 
     def __post_init__(self):
         check_types(self)
-        if not 0 <= self.learning_rate < math.inf:
-            self._refuse("learning_rate", "0 or more")
-        if self.warmup_steps is not None and self.warmup_steps < 0:
-            self._refuse("warmup_steps", "0 or more steps, or None")
-        if not 0 <= self.warmup_fraction <= 1:
-            self._refuse("warmup_fraction", "a number from 0 to 1")
+        check_fields(
+            self,
+            learning_rate=NOT_NEGATIVE,
+            warmup_steps=optional(at_least(0)),
+            warmup_fraction=PROBABILITY,
+        )
 
     def warmup(self, total_steps: int) -> int:
         """Returns the number of warm-up steps in a run of `total_steps`."""
@@ -94,9 +102,6 @@ class Schedule(abc.ABC):
         `warmup_steps` is set to the value of this run when it is called.
         """
 
-    def _refuse(self, field, expected):
-        check_field(self, field, False, expected)
-
 
 @dataclass(frozen=True)
 class Constant(Schedule):
@@ -115,8 +120,7 @@ class _Decaying(Schedule):
 
     def __post_init__(self):
         super().__post_init__()
-        if not 0 <= self.final_fraction <= 1:
-            self._refuse("final_fraction", "a number from 0 to 1")
+        check_fields(self, final_fraction=PROBABILITY)
 
     def _between(self, remaining):
         """Returns the fraction of the peak when `remaining`, from 1 to 0, of the decay is left."""
@@ -130,8 +134,9 @@ class _Falling(_Decaying):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.decay_steps is not None and self.decay_steps < (self.warmup_steps or 0):
-            self._refuse("decay_steps", f"at least warmup_steps = {self.warmup_steps}, or None")
+        fits = self.decay_steps is None or self.decay_steps >= (self.warmup_steps or 0)
+        rule = f"at least warmup_steps = {self.warmup_steps}, or None"
+        check_field(self, "decay_steps", fits, rule)
 
     def _progress(self, step, total_steps):
         """Returns the completed fraction of the decay, 0 to 1."""
@@ -189,15 +194,11 @@ class InverseSquareRoot(Schedule):
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("constant_steps", "cooldown_steps"):
-            if getattr(self, name) < 0:
-                self._refuse(name, "0 or more steps")
-        if self.timescale is None and self.warmup_steps == self.constant_steps == 0:
-            self._refuse(
-                "timescale", "a number of steps, because it cannot be derived without a warm-up"
-            )
-        if self.timescale is not None and self.timescale < 1:
-            self._refuse("timescale", "1 step or more")
+        steps = dict.fromkeys(("constant_steps", "cooldown_steps"), at_least(0))
+        check_fields(self, timescale=optional(at_least(1)), **steps)
+        known = self.timescale is not None or (self.warmup_steps, self.constant_steps) != (0, 0)
+        rule = "a number of steps, because it cannot be derived without a warm-up"
+        check_field(self, "timescale", known, rule)
 
     def of_run(self, warmup: int, total_steps: int) -> Schedule:
         """Returns the schedule of a run, with a shorter warm-up and cool-down if it is short."""
@@ -243,8 +244,8 @@ class WarmupStableDecay(_Decaying):
 
     def __post_init__(self):
         super().__post_init__()
-        if not 0 < self.decay_fraction <= 1:
-            self._refuse("decay_fraction", "a number above 0, up to 1")
+        within = 0 < self.decay_fraction <= 1
+        check_field(self, "decay_fraction", within, "a number above 0, up to 1")
 
     def shape(self, step: jax.Array, total_steps: int) -> jax.Array:
         """Returns 1, then decreases over the last `decay_fraction` of the steps or all after the

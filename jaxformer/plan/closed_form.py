@@ -58,7 +58,7 @@ def work_of(config: Config, slice_: Slice) -> Work:
     """
     model = config.model
     parts = config.train.gradient_accumulation
-    mesh = dict(zip(MESH_AXES, config.mesh.sizes(slice_.num_devices), strict=True))
+    mesh = config.mesh.axis_sizes(slice_.num_devices)
     tokens = config.data.num_sequences * config.row_lengths["inputs"]
     per_device = tokens / prod(mesh.values())
     flops = model.flops(config.row_lengths)

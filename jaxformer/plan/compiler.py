@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from jaxformer.config import Config, validate
-from jaxformer.distributed.sharding import MESH_AXES, make_mesh
+from jaxformer.distributed.sharding import make_mesh
 from jaxformer.distributed.slices import Slice
 from jaxformer.errors import RunError
 from jaxformer.plan.assignment import CompiledBuffer, largest_buffers, read_assignment
@@ -195,14 +195,13 @@ def read_dump(folder: Path, config: Config, slice_: Slice) -> CompiledStep:
             f"{versions()['libtpu']}: install another version (0.0.42 and 0.0.52 are known), or "
             "plan with --no-compile"
         )
-    sizes = config.mesh.sizes(slice_.num_devices)
     return CompiledStep(
         usable_bytes=int(slice_.chip.memory.value),
         peak_bytes=assignment.peak,
         argument_bytes=assignment.kept,
         temporary_bytes=assignment.temporary,
         seconds=0.0,
-        collectives=collectives(module, dict(zip(MESH_AXES, sizes, strict=True))),
+        collectives=collectives(module, config.mesh.axis_sizes(slice_.num_devices)),
         buffers=largest_buffers(module, assignment),
     )
 

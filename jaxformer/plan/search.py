@@ -14,9 +14,10 @@ from operator import le
 from jaxformer.config import Config
 from jaxformer.config.experiment import check_mesh
 from jaxformer.distributed.chips import GIB, Chip
-from jaxformer.distributed.sharding import MESH_AXES, MeshConfig, row_shards
+from jaxformer.distributed.sharding import MeshConfig, row_shards
 from jaxformer.distributed.slices import Slice, slices_of
 from jaxformer.errors import ConfigError
+from jaxformer.io.components import with_values
 from jaxformer.models.model import ModelConfig
 from jaxformer.nn.config import RematNames
 from jaxformer.plan.closed_form import (
@@ -279,9 +280,7 @@ def _divides_model(model: ModelConfig, mesh: MeshConfig) -> bool:
 
 
 def _fewest_parts(config: Config, slice_: Slice) -> int | None:
-    """Returns the fewest micro-batches whose saved activations fit, or None if single rows do not
-    fit.
-    """
+    """Returns the fewest micro-batches whose saved activations fit, or None if there are none."""
     parts = config.train.gradient_accumulation
     rows = [stage.config.data.batch_size for stage in stages_of(config)]
     while all(count % (parts * row_shards(vars(config.mesh))) == 0 for count in rows):
@@ -328,7 +327,7 @@ def _in_more_parts(candidate: Candidate) -> Config | None:
 
 
 def _with_parts(config: Config, parts: int) -> Config:
-    return replace(config, train=replace(config.train, gradient_accumulation=parts))
+    return with_values(config, {"train.gradient_accumulation": parts})
 
 
 def _compares_rows(model: ModelConfig) -> bool:
@@ -372,7 +371,7 @@ def largest_batch(config: Config, slice_: Slice) -> int:
     Memory grows about linearly with the rows of a micro-batch: two estimates give the slope, and
     further ones confirm the result.
     """
-    sizes = dict(zip(MESH_AXES, config.mesh.sizes(slice_.num_devices), strict=True))
+    sizes = config.mesh.axis_sizes(slice_.num_devices)
     unit = row_shards(sizes) * config.train.gradient_accumulation
     limit = slice_.chip.memory.value
 

@@ -35,7 +35,7 @@ class TracedStep:
     @property
     def mesh_sizes(self) -> dict[str, int]:
         """The devices along each axis of the mesh."""
-        return dict(zip(MESH_AXES, self.config.mesh.sizes(self.slice.num_devices), strict=True))
+        return self.config.mesh.axis_sizes(self.slice.num_devices)
 
     @property
     def tokens(self) -> int:
@@ -96,17 +96,18 @@ def check(config: Config, slice_: Slice) -> None:
     given = prod(size for size in vars(config.mesh).values() if size != -1)
     if given > devices:
         raise ConfigError(f"{shape} needs {given} devices, {name} has {devices}")
-    sizes = config.mesh.sizes(devices)
-    if slice_.hosts > 1 and prod(sizes) < devices:
+    sizes = config.mesh.axis_sizes(devices)
+    used = prod(sizes.values())
+    if slice_.hosts > 1 and used < devices:
         raise ConfigError(
-            f"{shape} uses {prod(sizes)} of the {devices} devices of {name}: a job of several "
+            f"{shape} uses {used} of the {devices} devices of {name}: a job of several "
             "hosts must use them all; set one axis to -1"
         )
-    check_slices(sizes[0], slice_.num_slices)
+    check_slices(sizes["data"], slice_.num_slices)
     validate(config, devices)
     teacher, _ = teacher_of(config.train)
     if teacher is not None:
-        check_mesh(teacher, dict(zip(MESH_AXES, sizes, strict=True)))
+        check_mesh(teacher, sizes)
 
 
 def check_without_mesh(config: Config) -> None:

@@ -35,7 +35,7 @@ def bound(host: str, port: int) -> Iterator[list[socket.socket]]:
             try:
                 each = opened.enter_context(socket.socket(family, kind, protocol))
                 each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:  # IPv4 has a socket of its own
+                if family == socket.AF_INET6:  # IPv4 has a separate socket
                     each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 each.bind(address)
             except OSError as error:

@@ -1,4 +1,4 @@
-"""Generates the texts of many requests in batches, in a thread beside the server."""
+"""Generates the texts of many requests in batches, in a separate thread of the server."""
 
 import threading
 import time

@@ -99,7 +99,7 @@ def read_body(body: Mapping[str, Any], pretrained: Pretrained, chat: bool, max_t
         )
     rooms = [_room(pretrained, prompt, given, max_tokens) for prompt in prompts]
     extra = _typed(body, "stream_options", dict, {})
-    # Of completions it is a number: how many alternatives to return beside the chosen token.
+    # For completions it is a number: how many alternatives to the chosen token are returned.
     log_probs = body.get("logprobs", False)
     if log_probs not in ((True, False) if chat else (False, 0)):
         raise ConfigError(

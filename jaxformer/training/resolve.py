@@ -19,7 +19,6 @@ from jaxformer.data.tasks.images.labelled import Images
 from jaxformer.data.tasks.sounds.labelled import LabelledClips
 from jaxformer.data.tasks.sounds.speech_to_text import SpeechToText
 from jaxformer.distributed.compiler_options import check_options
-from jaxformer.distributed.sharding import MESH_AXES
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.paths import AnyPath
 from jaxformer.models import Parameters
@@ -165,7 +164,7 @@ def _teacher(config: Config) -> "Checkpoint | None":
     from jaxformer.training.transfer.origin import open_named
 
     teacher = open_named(config.train.distillation.teacher, "train.distillation.teacher")
-    check_teacher(config, teacher, _mesh_sizes(config))
+    check_teacher(config, teacher, config.mesh.axis_sizes(jax.device_count()))
     return teacher
 
 
@@ -196,9 +195,5 @@ def _reference(resolved: ResolvedConfig, needed: bool) -> "Checkpoint | None":
         if needed:
             raise
         return None
-    check_reference(config, reference, _mesh_sizes(config))
+    check_reference(config, reference, config.mesh.axis_sizes(jax.device_count()))
     return reference
-
-
-def _mesh_sizes(config: Config) -> dict[str, int]:
-    return dict(zip(MESH_AXES, config.mesh.sizes(jax.device_count()), strict=True))

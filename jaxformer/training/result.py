@@ -86,6 +86,5 @@ def _validation_rows(folder: Path) -> dict[int, dict[str, float]]:
     """Returns the validation metrics by step."""
     return {
         row["step"]: {k: v for k, v in row.items() if k not in ("step", "split")}
-        for row in read_metrics(folder)
-        if row["split"] == "validation"
+        for row in read_metrics(folder, "validation")
     }

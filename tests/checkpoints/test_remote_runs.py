@@ -12,12 +12,10 @@ from object_store import (  # noqa: F401 (fixtures)
     gcs_server,
     s3_server,
 )
-from ports import free_address
-from tiny_run import hash_of
+from tiny_run import finish_all, hash_of, losses_of
 
 from jaxformer.checkpoints.files import COMMIT_FILE, saved_steps
 from jaxformer.io.paths import any_path
-from jaxformer.training.logging.metrics_writer import read_metrics
 
 STEPS = 24
 OPTIONS = (
@@ -28,24 +26,13 @@ OPTIONS = (
 
 def start_two(runs, run_dir, **environment):
     environment |= {name: os.environ[name] for name in CLIENT_VARIABLES if name in os.environ}
-    job = ("--job.coordinator", free_address(), "--job.num-processes", "2", "--job.process-id")
-    return [runs.start(run_dir, *OPTIONS, *job, index, **environment) for index in ("0", "1")]
-
-
-def finish(processes):
-    outputs = [process.communicate(timeout=300)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
-    return outputs
-
-
-def losses(run_dir):
-    return [(row["step"], row["split"], row["loss"]) for row in read_metrics(run_dir)]
+    return runs.start_two(run_dir, *OPTIONS, **environment)
 
 
 def wait_for(processes, condition):
     deadline = time.time() + 240
     while not condition():
-        assert [process.poll() for process in processes] == [None, None], finish(processes)
+        assert [process.poll() for process in processes] == [None, None], finish_all(processes)
         assert time.time() < deadline
         time.sleep(0.1)
 
@@ -56,7 +43,7 @@ def test_two_processes_are_killed_and_end_with_the_bits_of_a_local_run(
     runs, request, store, tmp_path
 ):
     bucket = request.getfixturevalue(store)  # noqa: F811
-    finish(start_two(runs, tmp_path / "undisturbed"))
+    finish_all(start_two(runs, tmp_path / "undisturbed"))
     run_dir = any_path(f"{bucket}/runs/killed", "run_dir")
     steps = run_dir / "checkpoints"
 
@@ -66,7 +53,7 @@ def test_two_processes_are_killed_and_end_with_the_bits_of_a_local_run(
         later = (steps / str(step) / COMMIT_FILE for step in begun if step >= least)
         return any(not commit.is_file() for commit in later)
 
-    # Each start has a machine of its own: nothing but the store remembers the run.
+    # Each start has its own machine: nothing but the store remembers the run.
     processes = start_two(runs, str(run_dir), JAXFORMER_CACHE=str(tmp_path / "cache-0"))
     wait_for(processes, lambda: is_saving(8))
     for process in processes:
@@ -74,10 +61,10 @@ def test_two_processes_are_killed_and_end_with_the_bits_of_a_local_run(
     for process in processes:
         process.communicate()
     assert saved_steps(steps)
-    output = finish(start_two(runs, str(run_dir), JAXFORMER_CACHE=str(tmp_path / "cache-1")))[0]
+    output = finish_all(start_two(runs, str(run_dir), JAXFORMER_CACHE=str(tmp_path / "cache-1")))[0]
     assert "continuing from step" in output
     assert hash_of(run_dir, STEPS) == hash_of(tmp_path / "undisturbed", STEPS)
-    assert losses(run_dir) == losses(tmp_path / "undisturbed")
+    assert losses_of(run_dir) == losses_of(tmp_path / "undisturbed")
     assert not [name for name in run_dir.files() if name.startswith(".lock")]
 
 

@@ -6,10 +6,9 @@ import signal
 import time
 
 import pytest
-from tiny_run import hash_of
+from tiny_run import hash_of, losses_of, steps_logged
 
 from jaxformer.checkpoints import files as checkpoint_files
-from jaxformer.training.logging.metrics_writer import read_metrics
 
 pytestmark = pytest.mark.more
 
@@ -19,15 +18,6 @@ STEPS = 300
 def options(steps=STEPS) -> tuple[str, ...]:
     intervals = ("--train.checkpoint-interval", "5", "--train.eval-interval", "100")
     return ("--train.steps", str(steps), *intervals)
-
-
-def losses(run_dir):
-    return [(row["step"], row["split"], row["loss"]) for row in read_metrics(run_dir)]
-
-
-def last_step(run_dir) -> int:
-    path = run_dir / "metrics.jsonl"
-    return path.read_text().count("train") if path.exists() else 0
 
 
 def wait_until(process, condition) -> bool:
@@ -62,14 +52,14 @@ def test_killed_at_random_moments(runs, undisturbed, tmp_path, kinds, steps):
     for kind in kinds:
         process = runs.start(run_dir, *options(steps))
         goal, deadline = (
-            last_step(run_dir) + chance.randint(3, 25),
+            steps_logged(run_dir) + chance.randint(3, 25),
             time.time() + chance.random() * 4,
         )
         moment = {
             "starting": lambda deadline=deadline: time.time() > deadline,
-            "stepping": lambda goal=goal: last_step(run_dir) >= goal,
+            "stepping": lambda goal=goal: steps_logged(run_dir) >= goal,
             "saving": lambda goal=goal: (
-                last_step(run_dir) >= goal and any(unfinished("*.orbax-checkpoint-tmp*"))
+                steps_logged(run_dir) >= goal and any(unfinished("*.orbax-checkpoint-tmp*"))
             ),
         }[kind]
         assert wait_until(process, moment), process.communicate()
@@ -80,7 +70,7 @@ def test_killed_at_random_moments(runs, undisturbed, tmp_path, kinds, steps):
     runs.finish(run_dir, *options(steps))
     assert hash_of(run_dir, steps) == hash_of(undisturbed, steps)
     # Each step is recorded once, with the loss that it would have had: same data, same dropout.
-    assert losses(run_dir) == losses(undisturbed)
+    assert losses_of(run_dir) == losses_of(undisturbed)
 
 
 @pytest.mark.slow
@@ -88,7 +78,7 @@ def test_killed_at_random_moments(runs, undisturbed, tmp_path, kinds, steps):
 def test_a_signal_saves_and_exits_cleanly(runs, undisturbed, tmp_path, number):
     run_dir = tmp_path / "run"
     process = runs.start(run_dir, *options())
-    assert wait_until(process, lambda: last_step(run_dir) >= 42)
+    assert wait_until(process, lambda: steps_logged(run_dir) >= 42)
     process.send_signal(number)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
@@ -104,7 +94,7 @@ def test_a_signal_saves_and_exits_cleanly(runs, undisturbed, tmp_path, number):
 def test_a_truncated_checkpoint_is_skipped_with_a_warning(runs, undisturbed, tmp_path):
     run_dir = tmp_path / "run"
     process = runs.start(run_dir, *options())
-    assert wait_until(process, lambda: last_step(run_dir) >= 60)
+    assert wait_until(process, lambda: steps_logged(run_dir) >= 60)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     previous, newest = checkpoint_files.saved_steps(run_dir / "checkpoints")[-2:]

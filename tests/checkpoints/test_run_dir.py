@@ -49,7 +49,7 @@ def test_shards_that_a_failed_start_has_made_are_kept_for_the_next(tmp_path, nam
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """Goes to a machine, which has a cache of its own."""
+    """Goes to a machine, which has its own cache."""
 
     def go(name):
         monkeypatch.setenv(CACHE, str(tmp_path / name))

@@ -11,6 +11,7 @@ from tiny_run import tiny_config
 import jaxformer
 from jaxformer.checkpoints.checkpointer import Checkpointer
 from jaxformer.checkpoints.run_dir import open_run_folder
+from jaxformer.checkpoints.saved_run import write_run
 from jaxformer.cli import main as cli
 from jaxformer.errors import ConfigError
 from jaxformer.io.serialization import to_json
@@ -124,11 +125,8 @@ def test_a_folder_that_says_another_step(run):
 
 def test_best_of_nothing_measured(tmp_path):
     config = tiny_config(metric="accuracy")
-    open_run_folder(tmp_path, config)
-    checkpoints = Checkpointer(tmp_path / "checkpoints", to_json(config), keep=5)
     params = AbstractModel(config.model.build).init(jax.random.key(0))
-    checkpoints.save(1, {"params": params}, {"loss": 1.0})
-    checkpoints.close()
+    write_run(tmp_path, config, 1, params, {"loss": 1.0})
     with pytest.raises(ConfigError, match=r"--best: no checkpoint .* was measured"):
         jaxformer.load(tmp_path, best=True)
 

@@ -1,4 +1,4 @@
-"""The commands beside training: inspect, compare, help."""
+"""The commands other than training: inspect, compare, help."""
 
 import json
 import os

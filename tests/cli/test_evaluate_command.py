@@ -32,14 +32,6 @@ BPE = TrainTokenizer(kind="bpe", vocab_size=300)
 SIZES = {"vocab_size": 320, "num_layers": 1, "position": tiny().position}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """Most of the time here goes into compiling code that runs for a millisecond."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def config_of(model, data, **train):
     optimizer = SGD(schedule=Constant(learning_rate=0.1, warmup_steps=0))
     return Config(model, data, optimizer, TrainConfig(**train))

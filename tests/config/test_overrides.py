@@ -255,7 +255,7 @@ def test_a_path_names_a_source_of_texts_or_images(tmp_path):
 
 @dataclass(frozen=True)
 class Activation(abc.ABC):
-    """A base without a class of its own."""
+    """A base without its own class."""
 
     @abc.abstractmethod
     def __call__(self, x):

@@ -290,12 +290,7 @@ def test_what_is_no_component_is_not_built(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[" * 100_000, "nested too deeply"),
-        ('{"a":' * 100_000, "nested too deeply"),
-        ('{"type": ' + "1" * 5000 + "}", "not valid JSON: a number has too many digits"),
         ("5", "expected a JSON object, found a number"),
-        ("[]", "expected a JSON object, found a list"),
-        ("", "not valid JSON"),
         (
             '{"type": "jaxformer.config.experiment.Config", "model": "x"}',
             "config.model = 'x': must be",
@@ -309,17 +304,7 @@ def test_configurations_that_are_none(tmp_path, text, message):
     assert len(str(error.value)) < 1000
 
 
-def test_bytes_and_pipes_are_no_configuration(tmp_path):
-    (tmp_path / "config.json").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="not UTF-8"):
-        read_config(tmp_path)
-    (tmp_path / "config.json").unlink()
-    os.mkfifo(tmp_path / "config.json")
-    with pytest.raises(ConfigError, match="is a pipe or a device"):
-        read_config(tmp_path)
-
-
-# The whole of it, each step a process of its own ------------------------------------------------
+# The whole of it, each step in a separate process ------------------------------------------------
 
 TINY = [
     *("--train.steps", "4"),

@@ -242,6 +242,7 @@ def test_a_cluster_that_jax_can_ask_is_asked(monkeypatch):
     assert not IndexedJob().detect(POD).cluster_knows
     monkeypatch.setattr(importlib.util, "find_spec", Mock())
     assert find_processes(Config(), POD) == Processes(None, None, 3)
+    assert find_processes(Config(num_processes=4), POD) == Processes(None, 4, 3)
 
 
 def test_pods_of_a_jaxjob():

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 from ports import free_address
-from tiny_run import tiny_config
+from tiny_run import finish_all, steps_logged, tiny_config
 
 from jaxformer.checkpoints import files as checkpoint_files
 from jaxformer.checkpoints.restore import read_arrays
@@ -17,17 +17,6 @@ from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.loop import train
 
 pytestmark = pytest.mark.more
-
-
-def start_two(runs, run_dir, *options) -> list[subprocess.Popen]:
-    job = ("--job.coordinator", free_address(), "--job.num-processes", "2", "--job.process-id")
-    return [runs.start(run_dir, *options, *job, index) for index in ("0", "1")]
-
-
-def finish(processes) -> list[str]:
-    outputs = [process.communicate(timeout=300)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
-    return outputs
 
 
 def losses(run_dir):
@@ -50,7 +39,7 @@ def alone(tmp_path_factory):
 )
 @pytest.mark.quick("mesh0")
 def test_two_processes_agree_with_one(runs, alone, tmp_path, mesh):
-    outputs = finish(start_two(runs, tmp_path / "two", "--train.sample-tokens", "3", *mesh))
+    outputs = finish_all(runs.start_two(tmp_path / "two", "--train.sample-tokens", "3", *mesh))
     assert "2 processes" in outputs[0]
     assert "validation loss" not in outputs[1]  # only the first one prints
     np.testing.assert_allclose(losses(tmp_path / "two"), losses(alone), rtol=1e-5)
@@ -65,7 +54,7 @@ def test_two_processes_agree_with_one_in_every_stage(runs, tmp_path):
     ramp += "--data.ramp.0.batch-size 16 --data.ramp.0.until-step 3 "
     ramp += "--data.ramp.1.batch-size 4 --data.ramp.1.until-step 7"
     runs.finish(tmp_path / "one", *ramp.split())
-    outputs = finish(start_two(runs, tmp_path / "two", *ramp.split(), "--mesh.data", "2"))
+    outputs = finish_all(runs.start_two(tmp_path / "two", *ramp.split(), "--mesh.data", "2"))
     assert "first step of 4 rows of 48 tokens" in outputs[0]
     np.testing.assert_allclose(losses(tmp_path / "two"), losses(tmp_path / "one"), rtol=1e-5)
 
@@ -74,26 +63,24 @@ def test_two_processes_agree_with_one_in_every_stage(runs, tmp_path):
 def test_a_signal_to_one_process_stops_both(runs, tmp_path):
     run_dir = tmp_path / "run"
     options = ("--train.steps", "2000", "--mesh.data", "2")
-    processes = start_two(runs, run_dir, *options)
-    metrics = run_dir / "metrics.jsonl"
-    while not (metrics.exists() and metrics.read_text().count("train") > 20):
+    processes = runs.start_two(run_dir, *options)
+    while steps_logged(run_dir) <= 20:
         assert [process.poll() for process in processes] == [None, None]
         time.sleep(0.01)
     processes[1].send_signal(signal.SIGTERM)
-    outputs = finish(processes)
+    outputs = finish_all(processes)
     stopped = int(re.search(r"stopped after step (\d+)", outputs[0]).group(1))
     assert checkpoint_files.saved_steps(run_dir / "checkpoints")[-1] == stopped
     runs_on = ("--train.steps", str(stopped + 4), "--mesh.data", "2")
-    assert f"continuing from step {stopped}" in finish(start_two(runs, run_dir, *runs_on))[0]
+    assert f"continuing from step {stopped}" in finish_all(runs.start_two(run_dir, *runs_on))[0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_process_that_dies_is_one_sentence_for_the_other(runs, tmp_path, victim):
     run_dir = tmp_path / "run"
-    processes = start_two(runs, run_dir, "--train.steps", "2000", "--mesh.data", "2")
-    metrics = run_dir / "metrics.jsonl"
-    while not (metrics.exists() and metrics.read_text().count("train") > 20):
+    processes = runs.start_two(run_dir, "--train.steps", "2000", "--mesh.data", "2")
+    while steps_logged(run_dir) <= 20:
         assert [process.poll() for process in processes] == [None, None]
         time.sleep(0.01)
     processes[victim].kill()
@@ -106,7 +93,7 @@ def test_a_process_that_dies_is_one_sentence_for_the_other(runs, tmp_path, victi
     processes[victim].communicate()
     assert (
         "continuing from step"
-        in finish(start_two(runs, run_dir, "--train.steps", "30", "--mesh.data", "2"))[0]
+        in finish_all(runs.start_two(run_dir, "--train.steps", "30", "--mesh.data", "2"))[0]
     )
 
 
@@ -153,9 +140,8 @@ def test_a_process_that_hangs_is_one_sentence_for_the_other(runs, tmp_path):
     """No collective fails then: it is the heartbeats that stop."""
     run_dir = tmp_path / "run"
     options = ("--train.steps", "2000", "--mesh.data", "2", "--job.heartbeat-timeout", "20")
-    processes = start_two(runs, run_dir, *options)
-    metrics = run_dir / "metrics.jsonl"
-    while not (metrics.exists() and metrics.read_text().count("train") > 20):
+    processes = runs.start_two(run_dir, *options)
+    while steps_logged(run_dir) <= 20:
         assert [process.poll() for process in processes] == [None, None]
         time.sleep(0.01)
     processes[1].send_signal(signal.SIGSTOP)
@@ -172,7 +158,7 @@ def test_a_process_that_hangs_is_one_sentence_for_the_other(runs, tmp_path):
 @pytest.mark.slow
 def test_processes_that_do_not_meet(runs, tmp_path):
     options = ("--mesh.data", "2", "--job.initialization-timeout", "3")
-    first, second = start_two(runs, tmp_path / "run", *options)
+    first, second = runs.start_two(tmp_path / "run", *options)
     first.kill()
     first.communicate()
     output, _ = second.communicate(timeout=120)
@@ -185,7 +171,7 @@ def test_processes_that_do_not_meet(runs, tmp_path):
 @pytest.mark.slow
 def test_a_refusal_ends_every_process(runs, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    processes = start_two(runs, tmp_path, "--mesh.data", "2")
+    processes = runs.start_two(tmp_path, "--mesh.data", "2")
     outputs = [process.communicate(timeout=120)[0] for process in processes]
     assert [process.returncode for process in processes] == [2, 2]
     assert "thesis.tex" in outputs[0]

@@ -1,4 +1,4 @@
-"""The files of a model's folder: links within it and in a cache, and what is no file."""
+"""The files of a model's folder: links within it and in a cache, and what is not a file."""
 
 import json
 import os

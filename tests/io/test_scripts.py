@@ -1,4 +1,4 @@
-"""Tests of scripts in processes of their own."""
+"""Tests of scripts in separate processes."""
 
 import json
 import resource

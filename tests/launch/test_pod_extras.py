@@ -79,7 +79,7 @@ def test_what_a_file_says_to_install_reaches_its_bucket(capsys, command, acceler
 
 @pytest.fixture(scope="module")
 def pod(tmp_path_factory):
-    """Python in an environment with what the manifest of a TPU says, and nothing besides."""
+    """Python in an environment with only what the manifest of a TPU says."""
     folder = tmp_path_factory.mktemp("pod")
     venv.create(folder, with_pip=True)
     python = folder / "bin" / "python"

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from ports import free_address
-from tiny_run import ROOT, has_saved, hash_of
+from tiny_run import ROOT, finish_all, has_saved, hash_of
 
 from jaxformer.launch import Job, TpuVm, tpu_vm_script
 
@@ -27,7 +27,7 @@ GCLOUD = (
     "own = {'HOME': home, 'JAX_PROCESS_ID': node[-1]}\n"
     "sys.exit(subprocess.run(['bash', '-c', *command], env=os.environ | own).returncode)\n"
 )
-"""Runs here what it is to run on a machine, each with a home of its own."""
+"""Runs the commands for the machines on this one, each with a separate home folder."""
 
 
 class Machines:
@@ -86,10 +86,7 @@ def test_machines_whose_processes_are_killed_and_stopped_go_on_to_the_same_bits(
     cluster, runs, tmp_path
 ):
     """Process 0 included. Nobody starts anything again but the script."""
-    job = ("--job.coordinator", free_address(), "--job.num-processes", "2", "--job.process-id")
-    pair = [runs.start(tmp_path / "undisturbed", *OPTIONS, *job, index) for index in ("0", "1")]
-    outputs = [process.communicate(timeout=300)[0] for process in pair]
-    assert [process.returncode for process in pair] == [0, 0], outputs
+    finish_all(runs.start_two(tmp_path / "undisturbed", *OPTIONS))
 
     machines = Machines(cluster, runs, tmp_path / "run")
     machines.start()

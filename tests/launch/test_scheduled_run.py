@@ -8,7 +8,7 @@ import time
 
 import pytest
 from ports import free_port
-from tiny_run import ROOT, has_saved, hash_of
+from tiny_run import ROOT, has_saved, hash_of, steps_logged
 
 from jaxformer.launch import Job, Slurm, slurm_script
 
@@ -39,11 +39,6 @@ sys.exit(max(task.wait() % 256 for task in tasks))
 SCONTROL = """#!/bin/sh
 echo "$@" >> requeued
 """
-
-
-def rows_of(run):
-    metrics = run / "metrics.jsonl"
-    return metrics.read_text().count("train") if metrics.exists() else 0
 
 
 class Scheduler:
@@ -96,7 +91,7 @@ def test_a_job_that_is_told_to_stop_and_one_that_is_killed_end_with_the_same_bit
     assert "2 processes" in undisturbed.logs()[0]
 
     job = Scheduler(tmp_path / "disturbed", runs)
-    assert job.interrupt(1, signal.SIGTERM, lambda run: rows_of(run) > 3) == 75, job.logs()
+    assert job.interrupt(1, signal.SIGTERM, lambda run: steps_logged(run) > 3) == 75, job.logs()
     assert job.requeued == ["requeue 7"]
     assert "stopped after step" in job.logs()[0]
     assert job.interrupt(1, signal.SIGKILL, lambda run: has_saved(run, 20)) not in (0, 75)

@@ -18,7 +18,7 @@ def tiny(mesh=(1, 1, 1), remat="none", **data):
     config = load_config(str(TINY))
     model = replace(config.model, remat=remat)
     data = replace(config.data, **data)
-    # Muon has products of its own.
+    # Muon has its own products.
     optimizer = AdamW(schedule=config.optimizer.schedule)
     changes = {"model": model, "data": data, "mesh": MeshConfig(*mesh), "optimizer": optimizer}
     return replace(config, **changes)

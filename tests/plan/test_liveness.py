@@ -77,7 +77,7 @@ def test_a_loop_keeps_what_its_derivative_reads(remat):
     stack = jax.ShapeDtypeStruct((7, SIZE, SIZE), jnp.float32)
     _, pull = jax.eval_shape(lambda x, w: jax.vjp(loss, x, w), SQUARE, stack)
     kept = [leaf for leaf in jax.tree.leaves(pull) if leaf.shape[:1] == (7,)]
-    # Besides the parameters themselves, which are no residuals of memory's.
+    # Without the parameters, which are not residuals of the forward pass.
     expected = sum(leaf.size * 4 for leaf in kept) - 7 * ONE
     found = peak_of(jax.grad(loss, argnums=(0, 1)), SQUARE, stack)
     saved = [size for _, maker, size in found.arrays if maker == "saved by the loop"]

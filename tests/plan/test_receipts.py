@@ -97,7 +97,7 @@ def test_the_peak_is_that_of_the_finished_program(tmp_path):
     memory = compiler.compile_into(tmp_path, config, slice_)
     step = compiler.read_dump(tmp_path, config, slice_)
     assert step.peak_bytes == memory.peak_memory_in_bytes
-    # The finished program has scalars of its kernels besides.
+    # The finished program also has scalars of its kernels.
     assert step.temporary_bytes == pytest.approx(memory.temp_size_in_bytes, rel=1e-4)
 
 

@@ -1,4 +1,4 @@
-"""Step times: beside published ones, and how they change with the work and the links."""
+"""Step times: compared with published ones, and how they change with the work and the links."""
 
 import json
 from dataclasses import replace

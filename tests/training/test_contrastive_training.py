@@ -27,6 +27,7 @@ from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.prediction.zero_shot import zero_shot
 from jaxformer.pretrained.writing import save
+from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.loop import train
 from jaxformer.training.step import TrainProgram
 from jaxformer.zoo.clip import clip, clip_text, clip_vision
@@ -149,8 +150,7 @@ def run(pairs, tmp_path_factory):
 
 
 def metrics_of(folder):
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [row for row in rows if row["split"] == "validation"][-1]
+    return read_metrics(folder, "validation")[-1]
 
 
 @pytest.mark.slow

@@ -19,16 +19,14 @@ from tiny_models import (
 from tiny_run import hash_of, tiny_config
 
 from jaxformer.checkpoints import files as checkpoint_files
-from jaxformer.checkpoints.checkpointer import Checkpointer
 from jaxformer.checkpoints.restore import read_arrays
-from jaxformer.checkpoints.run_dir import open_run_folder
+from jaxformer.checkpoints.saved_run import write_run
 from jaxformer.config import Distillation, TrainConfig
 from jaxformer.data import Datasets, MaskedLM
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.processes import placed
 from jaxformer.distributed.sharding import parameter_sharding
 from jaxformer.errors import ConfigError
-from jaxformer.io.serialization import to_json
 from jaxformer.models import Regression, Span
 from jaxformer.models.heads.base import DEFAULT_OPTIONS
 from jaxformer.models.lora import AbstractLoraModel, LoRA
@@ -273,7 +271,7 @@ def student_config(teacher, settings=None, **changes):
 def test_a_run_learns_from_another(teacher, tmp_path, capsys):
     before = hash_of(teacher, 6)
     train(student_config(teacher), tmp_path / "one")
-    rows = [row for row in read_metrics(tmp_path / "one") if row["split"] == "train"]
+    rows = read_metrics(tmp_path / "one", "train")
     for row in rows:
         total = 5 * row["soft_loss"] + 2 * row["loss"] + row["cosine_loss"]
         assert row["total_loss"] == pytest.approx(total, rel=1e-5)
@@ -332,10 +330,7 @@ def test_the_factors_of_the_teacher_are_multiplied_out(tmp_path):
         name: jnp.asarray(random.normal(size=shape.shape), jnp.float32)
         for name, shape in abstract_model.shapes.items()
     }
-    open_run_folder(tmp_path / "run", config)
-    checkpoints = Checkpointer(tmp_path / "run" / "checkpoints", to_json(config), keep=1)
-    checkpoints.save(3, {"params": saved})
-    checkpoints.close()
+    write_run(tmp_path / "run", config, 3, saved)
     expected = abstract_model.merged(saved)
     parameters = parameters_of(student_config(tmp_path / "run"))
     assert set(parameters) == set(expected)

@@ -145,7 +145,7 @@ def config_with(**settings):
 def state_of(folder):
     steps = checkpoint_files.saved_steps(folder / "checkpoints")
     hashes = [hash_of(folder, step) for step in steps]
-    validation = [r["step"] for r in read_metrics(folder) if r["split"] == "validation"]
+    validation = [r["step"] for r in read_metrics(folder, "validation")]
     return steps, hashes, validation
 
 

@@ -18,12 +18,10 @@ from tiny_models import (
 from tiny_run import tiny_config
 from transfers import transfer
 
-from jaxformer.checkpoints.checkpointer import Checkpointer
-from jaxformer.checkpoints.run_dir import open_run_folder
+from jaxformer.checkpoints.saved_run import write_run
 from jaxformer.config import Config, TrainConfig, validate
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError
-from jaxformer.io.serialization import to_json
 from jaxformer.models import Classification
 from jaxformer.models.lora import LoRA, is_factor
 from jaxformer.optim import AdamW
@@ -48,11 +46,7 @@ def saved(tmp_path_factory):
     folders = {}
     for name, model in DEEP.items():
         folders[name] = tmp_path_factory.mktemp("saved") / "run"
-        config = Config(model=model)
-        open_run_folder(folders[name], config)
-        checkpoints = Checkpointer(folders[name] / "checkpoints", to_json(config), keep=1)
-        checkpoints.save(1, {"params": random_parameters(model)})
-        checkpoints.close()
+        write_run(folders[name], Config(model=model), 1, random_parameters(model))
     return folders
 
 

@@ -28,7 +28,7 @@ from jaxformer.training.loop import train
 
 
 def steps_in(folder, split="train"):
-    return [row["step"] for row in read_metrics(folder) if row["split"] == split]
+    return [row["step"] for row in read_metrics(folder, split)]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_a_run_leaves_everything_behind(finished):
     assert {"config.json", "metrics.jsonl", "loss.png", "tensorboard"} <= names
     assert steps_in(finished) == list(range(1, 13))
     assert steps_in(finished, "validation") == [5, 10, 12]
-    losses = [row["loss"] for row in read_metrics(finished) if row["split"] == "train"]
+    losses = [row["loss"] for row in read_metrics(finished, "train")]
     assert losses[-1] < losses[0]
     # Steps 8 and 12 are the newest; of those with a validation loss, 12 is the best.
     assert checkpoint_files.saved_steps(finished / "checkpoints") == [8, 12]
@@ -133,7 +133,7 @@ def test_a_row_averages_the_same_steps_after_a_resume(tmp_path, finished, monkey
         train(config, tmp_path / "run")
     train(config, tmp_path / "run")
     rows, single = (
-        {row["step"]: row for row in read_metrics(folder) if row["split"] == "train"}
+        {row["step"]: row for row in read_metrics(folder, "train")}
         for folder in (tmp_path / "run", finished)
     )
     assert set(rows) == {5, 10, 12}
@@ -263,7 +263,7 @@ def poisoned(monkeypatch, steps):
 def test_a_few_non_finite_steps_are_skipped_and_counted(tmp_path, monkeypatch):
     poisoned(monkeypatch, {3, 4})
     train(tiny_config(max_nonfinite_steps=3), tmp_path / "run")
-    rows = [row for row in read_metrics(tmp_path / "run") if row["split"] == "train"]
+    rows = read_metrics(tmp_path / "run", "train")
     assert [row["skipped"] for row in rows] == [0, 0, 0, 1] + [2] * 8
     assert [row["loss"] is None for row in rows] == [n in (3, 4) for n in range(12)]
 
@@ -319,7 +319,7 @@ def test_a_row_that_cannot_be_read_loses_no_step(tmp_path, monkeypatch):
 def test_the_moving_average_is_what_is_evaluated(tmp_path, finished):
     train(tiny_config(ema_decay=0.99), tmp_path / "run")
     losses = [
-        [row["loss"] for row in read_metrics(folder) if row["split"] == split]
+        [row["loss"] for row in read_metrics(folder, split)]
         for folder in (tmp_path / "run", finished)
         for split in ("train", "validation")
     ]

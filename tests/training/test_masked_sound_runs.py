@@ -1,6 +1,5 @@
 """Pre-training on sounds: a run that is resumed, its log, and its export."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 import jaxformer
 from jaxformer.config import load_config
 from jaxformer.data.tasks import MaskedSounds
+from jaxformer.training.logging.metrics_writer import read_metrics
 
 soundfile = pytest.importorskip("soundfile")
 CONFIG = load_config(str(Path(__file__).parents[2] / "configs" / "tiny_wav2vec2.py"))
@@ -44,10 +44,7 @@ def test_a_run_is_resumed_logged_and_exported(tmp_path):
     once, twice = (jaxformer.load(tmp_path / name) for name in "ab")
     for name, array in once.parameters.items():
         np.testing.assert_array_equal(array, twice.parameters[name], name)
-    lines = (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()
-    steps = [line for line in map(json.loads, lines) if line["split"] == "train"]
-    assert {"perplexity_1", "perplexity_2"} <= steps[-1].keys()
-    assert 1 < steps[-1]["perplexity_1"] < 32
-    assert steps[-1]["gumbel_temperature"] == pytest.approx(
-        2 * np.mean(0.997 ** np.arange(4)), rel=1e-4
-    )
+    last = read_metrics(tmp_path / "a", "train")[-1]
+    assert {"perplexity_1", "perplexity_2"} <= last.keys()
+    assert 1 < last["perplexity_1"] < 32
+    assert last["gumbel_temperature"] == pytest.approx(2 * np.mean(0.997 ** np.arange(4)), rel=1e-4)

@@ -99,7 +99,7 @@ def batch_of(rows):
 
 @pytest.mark.slow
 def test_choices_side_by_side_score_as_apart():
-    """The row of a batch against each choice as a row of its own."""
+    """The row of a batch against each choice as a separate row."""
     batch = batch_of([texts(), texts(1), texts(2)])
     model = CONFIG.build(jax.random.key(0))
     scores = model.scores(batch)["choice"]

@@ -1,6 +1,5 @@
 """Terms and metrics that parts of a model add: their sums, gradients and places in the log."""
 
-import json
 from dataclasses import dataclass, replace
 
 import jax
@@ -18,6 +17,7 @@ from jaxformer.functional import add_loss, add_metric
 from jaxformer.functional.losses.terms import collect_terms
 from jaxformer.nn import MLP, FeedForward, FeedForwardConfig
 from jaxformer.optim import SGD, Constant
+from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.step import TrainProgram
 
 pytestmark = pytest.mark.more
@@ -173,14 +173,13 @@ def test_a_run_logs_them(tmp_path, capsys):
     config = tiny_config(steps=2, loggers=())
     config = replace(config, model=replace(config.model, feed_forward=Penalised()))
     jaxformer.train(config, tmp_path / "run")
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
-    train = [row for row in rows if row["split"] == "train"]
+    train = read_metrics(tmp_path / "run", "train")
     assert len(train) == 2
     for row in train:
         total = row["loss"] + WEIGHT * row["energy"]
         assert row["total_loss"] == pytest.approx(total, rel=1e-5)
         assert 0 < row["positive"] < 1
-    assert all("energy" not in row for row in rows if row["split"] == "validation")
+    assert all("energy" not in row for row in read_metrics(tmp_path / "run", "validation"))
     line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("step 2/2"))
     assert "energy " in line
     assert "positive " in line

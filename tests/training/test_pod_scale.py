@@ -176,7 +176,7 @@ def test_no_device_ever_holds_a_whole_parameter_while_initialising():
         compiled = program._init.lower(jax.random.key(0)).compile()
     whole, share = bytes_of(program.state_shapes.params)
     memory = compiled.memory_analysis()
-    # Parameters and two moments; besides them, the largest parameters while they are drawn.
+    # Parameters and two moments; in addition, the largest parameters while they are drawn.
     assert memory.output_size_in_bytes < 1.01 * 3 * whole / 8
     assert memory.temp_size_in_bytes < 1.5 * share
     made = set(re.findall(r"f32\[([\d,]+)\]", compiled.as_text()))

@@ -239,14 +239,10 @@ def finished(tmp_path_factory):
     return config, folder / "run"
 
 
-def rows_of(folder, split):
-    return [row for row in read_metrics(folder) if row["split"] == split]
-
-
 @pytest.mark.slow
 def test_a_run_prefers_what_was_chosen(finished):
     config, folder = finished
-    rows, validations = rows_of(folder, "train"), rows_of(folder, "validation")
+    rows, validations = read_metrics(folder, "train"), read_metrics(folder, "validation")
     assert config.model.dropout > 0  # which takes no part
     assert rows[0]["loss"] == pytest.approx(np.log(2), abs=1e-5)
     assert abs(rows[0]["margin"]) < 1e-4
@@ -276,7 +272,7 @@ def test_an_interrupted_run_ends_with_the_same_bits_also_with_a_damaged_referenc
     assert hash_of(tmp_path / "run", 6) == hash_of(folder, 6)
     found = {path.name: path.read_bytes() for path in tmp_path.glob("run/reference-*/logps.npy")}
     assert found == kept
-    ours, theirs = (rows_of(run, "validation")[-1] for run in (tmp_path / "run", folder))
+    ours, theirs = (read_metrics(run, "validation")[-1] for run in (tmp_path / "run", folder))
     assert ours == theirs
 
 
@@ -287,11 +283,11 @@ def test_evaluate_measures_what_training_measured(finished, tmp_path):
     output = tmp_path / "found.json"
     evaluate([str(folder), "--output", str(output)], "evaluate")
     found = json.loads(output.read_text())
-    measured = rows_of(folder, "validation")[-1]
+    measured = read_metrics(folder, "validation")[-1]
     assert found["rows"] > 2
     for name, value in found["metrics"].items():
         assert value == pytest.approx(measured[name], rel=1e-4, abs=1e-5), name
-    # Rows of its own get reference log-probabilities of their own.
+    # Other rows get their own reference log-probabilities.
     rows = preferences(tmp_path / "other.jsonl", rows=5, seed=1)
     before = len(list(folder.glob("reference-*")))
     evaluate([str(folder), "--output", str(output), "--data.validation", rows], "evaluate")
@@ -312,7 +308,7 @@ def continued(finished, tmp_path_factory):
 @pytest.mark.more
 @pytest.mark.slow
 def test_the_reference_is_the_model_that_a_run_starts_from(continued):
-    row = rows_of(continued[1], "train")[0]
+    row = read_metrics(continued[1], "train")[0]
     assert row["loss"] == pytest.approx(np.log(2), abs=1e-5)
     assert row["margin"] == pytest.approx(0, abs=1e-4)
 
@@ -322,7 +318,7 @@ def test_another_reference(continued, finished, tmp_path):
     config, origin = continued[0], finished[1]
     named = DPO(reference=str(origin / "checkpoints" / "4"))
     train(replace(config, train=replace(config.train, steps=2, preference=named)), tmp_path / "a")
-    rows = rows_of(tmp_path / "a", "train")
+    rows = read_metrics(tmp_path / "a", "train")
     assert abs(rows[0]["margin"]) > 1e-3
     (record, *_) = (tmp_path / "a").glob("reference-*/reference.json")
     assert json.loads(record.read_text()) == {"reference": named.reference, "step": 4}
@@ -347,7 +343,7 @@ def test_a_reference_that_has_learned_since_is_refused(continued, finished, tmp_
 def test_low_rank_factors_learn_against_their_base(continued, tmp_path):
     config = continued[0]
     train(replace(config, train=replace(config.train, steps=2, lora=LoRA(rank=2))), tmp_path / "r")
-    first, second = rows_of(tmp_path / "r", "train")
+    first, second = read_metrics(tmp_path / "r", "train")
     assert first["loss"] == pytest.approx(np.log(2), abs=1e-5)
     assert abs(second["margin"]) > 1e-3
 
@@ -387,7 +383,10 @@ def kto_config(folder, **settings):
 def test_a_run_learns_what_is_desirable(tmp_path):
     config = kto_config(tmp_path, gradient_accumulation=1)
     train(config, tmp_path / "run")
-    rows, validations = rows_of(tmp_path / "run", "train"), rows_of(tmp_path / "run", "validation")
+    rows, validations = (
+        read_metrics(tmp_path / "run", "train"),
+        read_metrics(tmp_path / "run", "validation"),
+    )
     # Policy and reference are the same: 1 - sigmoid(0), times the weights of the labels.
     assert 0.5 <= rows[0]["loss"] <= 0.6
     assert abs(rows[0]["margin"]) < 1e-4

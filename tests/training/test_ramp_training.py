@@ -58,8 +58,7 @@ def killed(finished, folder, step):
 def rows_of(folder):
     return [
         {name: row[name] for name in ("step", "loss", "tokens", "tokens_seen")}
-        for row in read_metrics(folder)
-        if row["split"] == "train"
+        for row in read_metrics(folder, "train")
     ]
 
 
@@ -92,7 +91,7 @@ def test_the_log_says_what_is_compiled_and_counts_the_tokens(finished):
     shapes = ["8 rows of 12", "4 rows of 48", "8 rows of 48"]
     said = [line.split(" after ")[0] for line in lines if line.startswith("first step")]
     assert said == [f"first step of {shape} tokens" for shape in shapes]
-    rows = [row for row in read_metrics(folder) if row["split"] == "train"]
+    rows = read_metrics(folder, "train")
     assert [row["tokens"] for row in rows] == [96, 96, 192, 192, 384, 384, 384]
     assert [row["tokens_seen"] for row in rows] == np.cumsum(
         [row["tokens"] for row in rows]

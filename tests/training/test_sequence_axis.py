@@ -69,7 +69,7 @@ def gradients(model, arrays, config, train=None):
 def assert_same(model, arrays, config, train=None):
     expected = gradients(model, arrays, MeshConfig(), train)
     actual = gradients(model, arrays, config, train)
-    # A gradient that is zero but for rounding has no scale of its own.
+    # A gradient that is zero but for rounding has no scale.
     top = max(float(np.abs(y).max()) for y in jax.tree.leaves(expected[0]))
     for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * max(np.abs(y).max(), 1e-3 * top))

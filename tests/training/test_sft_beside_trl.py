@@ -9,6 +9,7 @@ from hf_checkpoints import SENTENCES, save_checkpoint
 from jaxformer.cli.training.train import train
 from jaxformer.data.chat import ChatData, PaddedChats
 from jaxformer.data.tokenizers.specs import TokenizerFile
+from jaxformer.training.logging.metrics_writer import read_metrics
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -121,8 +122,7 @@ def test_the_losses_are_those_of_trl(checkpoint, tables, tmp_path, monkeypatch):
         "run-dir": tmp_path / "run",
     }
     train(["sft", *(part for name, value in options.items() for part in (f"--{name}", str(value)))])
-    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
-    ours = [row["loss"] for row in map(json.loads, lines) if row["split"] == "train"]
+    ours = [row["loss"] for row in read_metrics(tmp_path / "run", "train")]
     ordered = in_our_order(checkpoint, tables, tmp_path / "data")
     theirs = losses_of_trl(checkpoint, ordered, tmp_path / "trl")
     assert len(ours) == len(theirs) == STEPS

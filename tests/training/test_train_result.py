@@ -49,7 +49,7 @@ def test_a_run_returns_its_metrics_and_its_model(trained):
 def test_a_history_has_columns_of_one_length(trained, tmp_path):
     for columns in trained.history.values():
         assert {len(column) for column in columns.values()} == {len(columns["step"])}
-    rows = [row for row in read_metrics(trained.folder) if row["split"] == "train"]
+    rows = read_metrics(trained.folder, "train")
     assert trained.history["train"]["learning_rate"] == [row["learning_rate"] for row in rows]
     lines = [
         {"step": 1, "split": "train", "loss": 2.0},

@@ -124,7 +124,7 @@ def experiment(source, data, schedule, **train):
 def fine_tuned(config, folder):
     """The losses of a run, and the batches it has seen."""
     train(config, folder)
-    losses = [row["loss"] for row in read_metrics(folder) if row["split"] == "train"]
+    losses = [row["loss"] for row in read_metrics(folder, "train")]
     rows = config.data.prepare(folder).train
     return losses, [rows.batch(step) for step in range(config.train.steps)]
 
@@ -301,7 +301,7 @@ def test_preferences_are_learned_as_by_trl(loss, tmp_path):
         loss,
         tmp_path / "trainer",
     )
-    measured = [row for row in read_metrics(tmp_path / "run") if row["split"] == "train"]
+    measured = read_metrics(tmp_path / "run", "train")
     names = {
         "loss": "loss",
         "accuracy": "rewards/accuracies",

@@ -41,7 +41,7 @@ def test_a_model_with_another_head_takes_all_but_the_head(run_dir, mesh):
     fresh = program.init(seed=5).params
     params, report = transfer(fresh, run_dir, program.model)
     assert report.new == ("heads.label.output.bias", "heads.label.output.kernel")
-    assert not report.left  # the tied head has no parameters of its own
+    assert not report.left  # the tied head has no parameters
     again, _ = transfer(program.init(seed=6).params, run_dir, program.model)
     for name in report.taken:
         assert params[name].sharding == fresh[name].sharding

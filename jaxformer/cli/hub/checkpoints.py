@@ -16,7 +16,6 @@ from jaxformer.cli.options import (
     Dtype,
     HFDir,
     ModelChoice,
-    ModelDir,
     OutDir,
     RunDir,
 )
@@ -79,9 +78,6 @@ class Forward(ModelChoice):
     logits, pooler_output, loss, ...).
     """
 
-    folder: ModelDir
-    """The folder of a run or of a Hugging Face checkpoint; or its name on the hub, org/name or
-    org/name@revision."""
     inputs: Path
     """The .npz file with the inputs."""
     output: Path

@@ -4,15 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.table import Table
-
 from jaxformer.checkpoints.files import write_json
 from jaxformer.cli.options import ClassChoice, ModelDir
 from jaxformer.config.overrides import parse
 from jaxformer.engines import table as engines_table
 from jaxformer.engines.export import ALL, engines_for, is_for_engine, verify_export
 from jaxformer.errors import DataError
-from jaxformer.io.console import console
+from jaxformer.io.console import console, plain_table
 from jaxformer.io.model_files import read_object
 from jaxformer.io.paths import any_path, local_path
 from jaxformer.parity import table as parity_table
@@ -48,10 +46,8 @@ def verify(arguments: Sequence[str], prog: str) -> None:
         _verify_in_engines(wanted)
         return
     receipt = verification.verify(folder, wanted.architecture)
-    table = Table(box=None, pad_edge=False)
     beside_float64 = ("jaxformer from float64", "transformers from float64")
-    for title in ("padding", "output", "relative difference", *beside_float64):
-        table.add_column(title)
+    table = plain_table("padding", "output", "relative difference", *beside_float64)
     for padding, case in receipt["cases"].items():
         for name, difference in case["relative"].items():
             pair = case["from_float64"][name]
@@ -79,10 +75,8 @@ def _verify_in_engines(wanted: Verify) -> None:
     folder = model_folder(wanted.folder, "folder")
     engines = engines_for(folder, wanted.engines or (ALL,))
     receipts = verify_export(folder, engines, wanted.reference)
-    table = Table(box=None, pad_edge=False)
     titles = ("engine", "difference", "greedy tokens", "same tokenizer", "perplexity", "seconds")
-    for title in titles:
-        table.add_column(title)
+    table = plain_table(*titles)
     for each in receipts:
         pair = each.perplexity
         table.add_row(

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
-from rich.table import Table
 
 from jaxformer.config.experiment import Config, load_config
 from jaxformer.config.overrides import parse
 from jaxformer.config.shipped import config_spec
 from jaxformer.errors import ArgumentError, did_you_mean
-from jaxformer.io.console import console
+from jaxformer.io.console import console, plain_table
 from jaxformer.zoo import SYSTEMS, System
 from jaxformer.zoo.details import ModelDetails, model_details
 
@@ -56,13 +55,11 @@ def _chosen(name: str | None) -> list[System]:
 
 
 def _print_list(systems: Sequence[System]) -> None:
-    out, table = console(), Table(box=None, pad_edge=False)
-    for title in ("system", "family", "positions", "norm"):
-        table.add_column(title, no_wrap=True)
-    for title in ("published", "computed"):
-        table.add_column(title, justify="right", no_wrap=True)
+    out = console()
+    titles = ["system", "family", "positions", "norm", "published >", "computed >"]
     if has_room := out.width >= 126:
-        table.add_column("jaxformer train ...", no_wrap=True)
+        titles.append("jaxformer train ...")
+    table = plain_table(*titles, no_wrap=True)
     for system in systems:
         config = [system.recipe.replace(".py", "")] if has_room else []
         stack = system.config.stacks[0]
@@ -99,12 +96,11 @@ def _details(system: System, recipe: Config | None) -> ModelDetails:
 
 
 def _print_details(systems: Iterable[System]) -> None:
-    table = Table(box=None, pad_edge=False, padding=(0, 1))
-    table.add_column("system", no_wrap=True)
     parts = ("embedding", "positions", "W^Q", "W^K", "W^V", "W^O", "mlp", "norms", "head")
     sizes = ("L", "D", "N", "K", "H", "F", "V", "T")
-    for title in (*sizes, "params", *parts, "FLOPs", "activation", "theta"):
-        table.add_column(title, justify="right", no_wrap=True)
+    numbers = (*sizes, "params", *parts, "FLOPs", "activation", "theta")
+    titles = ("system", *(f"{title} >" for title in numbers))
+    table = plain_table(*titles, no_wrap=True, padding=(0, 1))
     for system in systems:
         found = _details(system, _recipe(system))
         counts = [_short(found.parameters.get(part, 0)) for part in parts]
@@ -173,9 +169,7 @@ def _print_one(system: System) -> None:
     rows.append(("  attention, unmasked keys", f"{flops.causal_attention:.4g}"))
     rows.append(("  attention, all keys", f"{flops.attention:.4g}"))
     rows += _training(recipe) if recipe else []
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
+    table = plain_table("", ">", no_wrap=True, show_header=False)
     for row in rows:
         table.add_row(*row)
     print(system.name)

@@ -12,14 +12,13 @@ import numpy as np
 import tyro
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 from rich.text import Text
 
 from jaxformer.cli.options import Dtype, ModelChoice, ModelDir
 from jaxformer.config.overrides import parse
 from jaxformer.data.files.lines import text_lines
 from jaxformer.errors import ArgumentError, ConfigError
-from jaxformer.io.console import console
+from jaxformer.io.console import console, plain_table
 from jaxformer.io.files import replacing
 from jaxformer.io.paths import any_path
 from jaxformer.io.tables import check_output, write_table
@@ -137,9 +136,7 @@ def _score(scorer: CrossEncoder, texts: list[str], wanted: Embed, output: Any) -
         _print_json(rows)
     else:
         print(f"scores with: {first}")
-        table = Table(box=None, pad_edge=False)
-        table.add_column("score", justify="right")
-        table.add_column("text")
+        table = plain_table("score >", "text")
         for other, score in zip(others, scores, strict=True):
             table.add_row(" ".join(f"{value:.4f}" for value in np.atleast_1d(score)), Text(other))
         console().print(table)
@@ -152,10 +149,7 @@ def _size(vectors: np.ndarray) -> str:
 
 def _print_vectors(embedder: TextEmbedder, texts: list[str], vectors: np.ndarray) -> None:
     print(_size(vectors))
-    table = Table(box=None, pad_edge=False)
-    for title in ("#", "length", "values"):
-        table.add_column(title, justify="left" if title == "values" else "right")
-    table.add_column("text")
+    table = plain_table("# >", "length >", "values", "text")
     for place, (text, vector) in enumerate(zip(texts, vectors, strict=True)):
         values = " ".join(f"{value:7.4f}" for value in vector[:_SHOWN])
         values += " ..." if len(vector) > _SHOWN else ""
@@ -165,9 +159,7 @@ def _print_vectors(embedder: TextEmbedder, texts: list[str], vectors: np.ndarray
     if not 1 < len(texts) <= _MOST_COMPARED:
         return
     print(f"\nsimilarities ({embedder.recipe.similarity})")
-    table = Table(box=None, pad_edge=False)
-    for title in ("", *map(str, range(len(texts)))):
-        table.add_column(title, justify="right")
+    table = plain_table(">", *(f"{place} >" for place in range(len(texts))))
     for place, row in enumerate(embedder.similarities(vectors, vectors)):
         table.add_row(str(place), *(f"{value:.4f}" for value in row))
     console().print(table)

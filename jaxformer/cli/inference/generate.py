@@ -4,14 +4,14 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import track
 
-from jaxformer.cli.options import Dtype, ModelChoice, ModelDir
+from jaxformer.cli.options import Dtype, ModelChoice
 from jaxformer.config.options import given
 from jaxformer.config.overrides import parse
 from jaxformer.data.chat.dialogue.dialogue import Answer, Dialogue, Tools, checked_tools
@@ -37,10 +37,6 @@ from jaxformer.pretrained.model import KernelDtype, Pretrained, with_stored_comp
 class Loading(ModelChoice):
     """Options for loading and running a model."""
 
-    folder: ModelDir = field(kw_only=True)
-    """The folder of a run or of a Hugging Face checkpoint, or a hub name, org/name or
-    org/name@revision.
-    """
     dtype: Dtype | None = None
     """The dtype of the weights and the computation, which uses bfloat16 for float16 (None: the
     dtype that the weights are saved in).

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.table import Table
 from rich.text import Text
 
 from jaxformer.cli.options import CheckpointChoice, ModelChoice, ModelDir
 from jaxformer.config.overrides import parse
 from jaxformer.data.files.lines import text_lines
 from jaxformer.errors import ArgumentError
-from jaxformer.io.console import console
+from jaxformer.io.console import console, plain_table
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.inspection.fill_mask import fill_mask as fill
 from jaxformer.pretrained.inspection.neighbours import neighbours as nearest
@@ -104,7 +103,7 @@ def neighbours(arguments: Sequence[str], prog: str) -> None:
         print(json.dumps({"token": token._asdict(), "nearest": rows}, ensure_ascii=False))
         return
     print(f"nearest to {token.piece} (id {token.id}), by the cosine of the input embeddings")
-    table = _table("cosine >", "id >", "piece", "text")
+    table = plain_table("cosine >", "id >", "piece", "text")
     for neighbour in found:
         cosine = f"{neighbour.cosine:.4f}"
         text = Text(repr(neighbour.text))
@@ -124,7 +123,7 @@ def fill_mask(arguments: Sequence[str], prog: str) -> None:
     for number, mask in enumerate(found, start=1):
         if len(found) > 1:
             print(f"mask {number}")
-        table = _table("score >", "id >", "token", "text")
+        table = plain_table("score >", "id >", "token", "text")
         for filled in mask:
             score = f"{filled.score:.4f}"
             token = Text(filled.token_str)
@@ -135,19 +134,10 @@ def fill_mask(arguments: Sequence[str], prog: str) -> None:
 
 def _print_tokens(text: str, tokens: Sequence[Token]) -> None:
     print(f"{len(tokens)} tokens: {text}")
-    table = _table(">", "piece", "id >", "characters >", "text", "")
+    table = plain_table(">", "piece", "id >", "characters >", "text", "")
     for number, token in enumerate(tokens):
         place = "" if token.start is None else f"{token.start}-{token.end}"
         shown = "" if token.start is None else repr(text[token.start : token.end])
         special = "special" if token.special else ""
         table.add_row(str(number), Text(token.piece), str(token.id), place, Text(shown), special)
     console().print(table)
-
-
-def _table(*titles: str) -> Table:
-    """Creates a table; columns whose titles end in ">" are right-aligned."""
-    table = Table(box=None, pad_edge=False)
-    for title in titles:
-        justify = "right" if title.endswith(">") else "left"
-        table.add_column(title.removesuffix(">").strip(), justify=justify)
-    return table

@@ -3,7 +3,7 @@
 import dataclasses
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from jaxformer.cli.options import Dtype, ModelChoice, ModelDir
+from jaxformer.cli.options import Dtype, ModelChoice, part_of
 from jaxformer.config.overrides import parse
 from jaxformer.distributed.compiled import keep_compiled
 from jaxformer.generation.speech.prediction import TranscriptPredictor
@@ -39,10 +39,6 @@ class Predict(PredictionConfig, ModelChoice):
     predicted_NAME.
     """
 
-    folder: ModelDir = field(kw_only=True)
-    """The folder of a run or of a Hugging Face checkpoint, or a hub name, org/name or
-    org/name@revision.
-    """
     input: Path
     """The input table: .csv, .tsv, .jsonl or .parquet; for a model of images or sounds also a
     folder of them."""
@@ -67,15 +63,13 @@ def predict(arguments: Sequence[str], prog: str) -> None:
     table = PredictedTable(any_path(wanted.input, "--input"), output, wanted.header)
     table.check_unused(wanted.resume)
     keep_compiled(wanted.compilation_cache)
-    names = [item.name for item in dataclasses.fields(PredictionConfig)]
-    config = PredictionConfig(**{name: getattr(wanted, name) for name in names})
+    config = part_of(PredictionConfig, wanted)
     options = {"dtype": wanted.dtype, "writer": TranscriptPredictor}
     predictor = open_predictor(wanted.folder, config, **options, **wanted.how)
     table = dataclasses.replace(table, read=predictor.reader.records)
     total = table.count(predictor)
-    settings = {
-        name: _plain(getattr(wanted, name)) for name in (*names, *wanted.how, "dtype", "header")
-    }
+    names = (*vars(config), *wanted.how, "dtype", "header")
+    settings = {name: _plain(getattr(wanted, name)) for name in names}
     with _bar() as bar:
         task = bar.add_task("predicting", total=total)
         table.predict(

@@ -2,11 +2,11 @@
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxformer.cli.options import Dtype, ModelChoice, ModelDir
+from jaxformer.cli.options import Dtype, ModelChoice
 from jaxformer.config.overrides import parse
 from jaxformer.errors import ConfigError
 from jaxformer.extras import optional_module
@@ -27,10 +27,6 @@ class Serve(ModelChoice):
     llama.cpp.
     """
 
-    folder: ModelDir = field(kw_only=True)
-    """The folder of a run or of a Hugging Face checkpoint, or a hub name, org/name or
-    org/name@revision.
-    """
     port: int = 8000
     """The port."""
     host: str = "127.0.0.1"

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.table import Table
 from rich.text import Text
 
 from jaxformer.cli.options import ModelChoice, ModelDir
 from jaxformer.config.overrides import parse
-from jaxformer.io.console import console
+from jaxformer.io.console import console, plain_table
 from jaxformer.io.paths import any_path
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.prediction.zero_shot import TEMPLATE
@@ -51,9 +50,7 @@ def zero_shot(arguments: Sequence[str], prog: str) -> None:
     options = {"template": wanted.template, "batch_size": wanted.batch_size}
     images = [any_path(file, "IMAGE") for file in wanted.images]
     found = classify(pretrained, images, wanted.labels, **options)
-    table = Table(box=None, pad_edge=False)
-    for title, justify in (("image", "left"), ("label", "left"), ("score", "right")):
-        table.add_column(title, justify=justify)
+    table = plain_table("image", "label", "score >")
     for file, row in zip(images, found, strict=True):
         if wanted.json:
             labels = [score._asdict() for score in row]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxformer.cli.options import ModelChoice, ModelDir
+from jaxformer.cli.options import ModelChoice
 from jaxformer.config.overrides import parse
 from jaxformer.errors import ArgumentError
 from jaxformer.lab.attention.maps import AttentionMaps, image_maps, text_maps
@@ -22,10 +22,6 @@ class Attention(ModelChoice):
     decoder self-attention, and cross-attention.
     """
 
-    folder: ModelDir
-    """The folder of a run or of a Hugging Face checkpoint, or a hub name, org/name or
-    org/name@revision.
-    """
     text: str | None = None
     """The input of a text model."""
     target: str | None = None

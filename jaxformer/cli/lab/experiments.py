@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.table import Table
-
-from jaxformer.cli.options import ModelChoice, ModelDir
+from jaxformer.cli.options import ModelChoice
 from jaxformer.config.overrides import parse
-from jaxformer.io.console import console
+from jaxformer.io.console import console, plain_table
 from jaxformer.lab.experiments.cost import CostConfig, cost_report
 from jaxformer.lab.experiments.mask_order import mask_order_report
 from jaxformer.lab.experiments.recall import RecallConfig, recall_report
@@ -49,10 +47,6 @@ class Mask:
 class TwoDogs(ModelChoice):
     """Shows that without positions, identical tokens have identical outputs."""
 
-    folder: ModelDir
-    """The folder of a run or of a Hugging Face checkpoint, or a hub name, org/name or
-    org/name@revision.
-    """
     text: str = "the dog and the other dog"
     """A text in which some token occurs twice."""
     out: Path = Path("runs/lab-two-dogs")
@@ -112,10 +106,11 @@ def recall(arguments: Sequence[str], prog: str) -> None:
 def finish(report: Report, out: Path) -> None:
     """Writes the files of an experiment, and prints its table and its finding."""
     page = report.write(out)
-    table = Table(box=None, pad_edge=False)
+    titles = []
     for number, title in enumerate(report.header):
-        numeric = not any(isinstance(row[number], str) for row in report.rows)
-        table.add_column(title, justify="right" if numeric else "left")
+        has_words = any(isinstance(row[number], str) for row in report.rows)
+        titles.append(title if has_words else f"{title} >")
+    table = plain_table(*titles)
     for row in report.rows:
         table.add_row(*map(shown, row))
     console().print(table, markup=False)

@@ -4,13 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.table import Table
-
-from jaxformer.cli.options import ModelChoice, ModelDir
+from jaxformer.cli.options import ModelChoice
 from jaxformer.config.overrides import parse
 from jaxformer.data.files.lines import text_lines
 from jaxformer.errors import ArgumentError
-from jaxformer.io.console import console
+from jaxformer.io.console import console, plain_table
 from jaxformer.lab.experts.report import HEADER, table, write_experts
 from jaxformer.lab.experts.routing import expert_routing
 from jaxformer.lab.page import shown
@@ -26,10 +24,6 @@ class Experts(ModelChoice):
     text encoder with experts.
     """
 
-    folder: ModelDir
-    """The folder of a run or of a Hugging Face checkpoint, or a hub name, org/name or
-    org/name@revision.
-    """
     text: str | None = None
     """The text that the model reads."""
     file: Path | None = None
@@ -58,9 +52,7 @@ def experts(arguments: Sequence[str], prog: str) -> None:
     source = "a text" if wanted.file is None else wanted.file.name
     setting = f"{name} on {len(routing.ids):,} tokens of {source}."
     page, *others = write_experts(wanted.out, f"The experts of {name}", setting, routing)
-    columns = Table(box=None, pad_edge=False)
-    for title in HEADER:
-        columns.add_column(title, justify="right")
+    columns = plain_table(*(f"{title} >" for title in HEADER))
     for row in table(routing):
         columns.add_row(*map(shown, row))
     console().print(columns, markup=False)

@@ -4,13 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.table import Table
-
 from jaxformer.config.overrides import parse
-from jaxformer.io.console import console
+from jaxformer.io.console import console, plain_table
 from jaxformer.lab.page import shown
 from jaxformer.lab.positions.report import write_report
-from jaxformer.lab.positions.section import PositionsConfig, Section
+from jaxformer.lab.positions.section import PositionsConfig
 from jaxformer.lab.positions.trained import trained_section
 from jaxformer.pretrained.auto import load
 
@@ -36,17 +34,12 @@ class Positions(PositionsConfig):
 def positions(arguments: Sequence[str], prog: str) -> None:
     """Writes the report on positions, and prints its numbers."""
     wanted = parse(Positions, arguments, prog)
-    more = [] if wanted.trained is None else [_section(wanted.trained)]
+    more = []
+    if wanted.trained is not None:
+        more.append(trained_section(load(wanted.trained), Path(wanted.trained).name))
     numbers = write_report(wanted, wanted.out, more)
-    table = Table(box=None, pad_edge=False)
-    for title in ("scheme", "quantity", "setting"):
-        table.add_column(title, no_wrap=True)
-    table.add_column("value", justify="right", no_wrap=True)
+    table = plain_table("scheme", "quantity", "setting", "value >", no_wrap=True)
     for number in numbers:
         table.add_row(*number[:-1], shown(number.value))
     console().print(table)
     print(f"\nwritten to {wanted.out}: positions.html, numbers.csv and the figures")
-
-
-def _section(name: str) -> Section:
-    return trained_section(load(name), Path(name).name)

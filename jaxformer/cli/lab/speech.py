@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from jaxformer.checks import NOT_NEGATIVE, POSITIVE, check_argument
-from jaxformer.cli.options import ModelChoice, ModelDir
+from jaxformer.cli.options import ModelChoice
 from jaxformer.config.overrides import parse
 from jaxformer.data.sound import read_sound
 from jaxformer.errors import ArgumentError
@@ -33,10 +33,6 @@ class Speech(ModelChoice):
     likeliest classes.
     """
 
-    folder: ModelDir
-    """The folder of a run or of a Hugging Face checkpoint, or a hub name, org/name or
-    org/name@revision.
-    """
     file: SoundFile
     """The sound file (.wav, .flac, .ogg, .mp3)."""
     start: float = 0.0
@@ -64,7 +60,7 @@ def speech(arguments: Sequence[str], prog: str) -> None:
     ordinary_file(wanted.file)
     model = load(wanted.folder, **wanted.how)
     if wanted.language is not None and not reads_sound(model):
-        raise ArgumentError("--language: must be left out, since the model is no Whisper")
+        raise ArgumentError("--language: must be left out, since the model is not a Whisper")
     sound = _part(wanted, sampling_rate_of(model))
     chosen = {name: getattr(wanted, name) for name in ("text", "language", "layers", "heads")}
     page = SpeechReport(wanted.out, model, sound, **chosen).write()

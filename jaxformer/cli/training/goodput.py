@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.table import Table
-
 from jaxformer.cli.options import RunDir
 from jaxformer.config.overrides import parse
-from jaxformer.io.console import console
+from jaxformer.io.console import console, plain_table
 from jaxformer.training.logging.goodput import LOST, Goodput, Start, in_rows
 from jaxformer.training.logging.goodput import goodput as find_goodput
 from jaxformer.training.logging.goodput_plot import plot_goodput
@@ -52,15 +50,12 @@ def _print(found: Goodput, name: str) -> None:
         "last row",
         highlight=False,
     )
-    table = Table(box=None, pad_edge=True, show_header=False)
-    for justify in ("right", "right", "left", "left"):
-        table.add_column(justify=justify, no_wrap=True)
+    table = plain_table(">", ">", "", "", no_wrap=True, pad_edge=True, show_header=False)
     for part, seconds, share, meaning in in_rows(found.parts, found.wall):
         table.add_row(duration(seconds), f"{share:.1%}", part, meaning)
     out.print(table)
-    starts = Table(box=None, pad_edge=True)
-    for title in ("start", "began", "took", "steps", "lost", ""):
-        starts.add_column(title, justify="left" if title in ("began", "") else "right")
+    titles = ("start >", "began", "took >", "steps >", "lost >", "")
+    starts = plain_table(*titles, pad_edge=True)
     for number, start in enumerate(found.starts, 1):
         starts.add_row(str(number), *_row(start))
     out.print(starts)

@@ -12,7 +12,6 @@ from typing import Annotated
 
 import jax
 import tyro
-from rich.table import Table
 from rich.text import Text
 
 from jaxformer.checkpoints.run_dir import CONFIG_FILE, KEPT, kept_files
@@ -22,7 +21,7 @@ from jaxformer.config.experiment import Config
 from jaxformer.config.shipped import shipped_names
 from jaxformer.data.dataset import Batch
 from jaxformer.data.shown_rows import Column, RowReader
-from jaxformer.io.console import console
+from jaxformer.io.console import console, plain_table
 from jaxformer.io.paths import AnyPath, run_path
 from jaxformer.training.logging.report import print_row
 from jaxformer.training.resolve import fill
@@ -99,12 +98,10 @@ def _print_tokens(name: str, columns: Sequence[Column], most: int) -> None:
     size = min(most, *(len(column.words) for column in columns)) if columns else 0
     if not size:
         return
-    table = Table(box=None, pad_edge=False, title=name or None, title_justify="left")
-    table.add_column("", justify="right")
+    titles = [">"]
     for column in columns:
-        table.add_column(column.name, justify="left" if column.is_named else "right")
-        if column.is_named:
-            table.add_column("id", justify="right")
+        titles += [column.name, "id >"] if column.is_named else [f"{column.name} >"]
+    table = plain_table(*titles, title=name or None, title_justify="left")
     for place in range(size):
         cells = [str(place)]
         for column in columns:

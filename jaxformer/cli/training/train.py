@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from jaxformer.checkpoints.run_dir import CONFIG_FILE, read_config
-from jaxformer.cli.options import split_subject
+from jaxformer.cli.options import part_of, split_subject
 from jaxformer.config.experiment import Config, check_has_model, load_config
 from jaxformer.config.options import given, without
 from jaxformer.config.overrides import parse
 from jaxformer.config.shipped import config_spec, shipped_names
 from jaxformer.distributed.compiled import keep_compiled
 from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
+from jaxformer.io.components import with_values
 from jaxformer.io.paths import any_path
 from jaxformer.training import loop
 from jaxformer.training.logging.wall_time import process_began
@@ -47,8 +48,7 @@ class Launch(Config):
     @property
     def experiment(self) -> Config:
         """The experiment without the other options."""
-        parts = [field.name for field in dataclasses.fields(Config)]
-        return Config(**{name: getattr(self, name) for name in parts})
+        return part_of(Config, self)
 
 
 L = TypeVar("L", bound=Launch)
@@ -108,8 +108,8 @@ def _with_epochs(launch: L, options: Sequence[str]) -> L:
     named = given(options)
     if "train.epochs" not in named or "train.steps" in named:
         return launch
-    train = dataclasses.replace(launch.train, steps=None, epochs=launch.train.epochs or 1.0)
-    return dataclasses.replace(launch, train=train)
+    epochs = launch.train.epochs or 1.0
+    return with_values(launch, {"train.steps": None, "train.epochs": epochs})
 
 
 def _with_rate_of_adapters(launch: L, options: Sequence[str], prog: str, run: Path) -> L:
@@ -128,9 +128,7 @@ def _with_rate_of_adapters(launch: L, options: Sequence[str], prog: str, run: Pa
     # A run of an earlier version keeps the config's learning rate.
     if not first.fresh and (folder / CONFIG_FILE).is_file():
         rate = read_config(folder).optimizer.schedule.learning_rate
-    schedule = dataclasses.replace(launch.optimizer.schedule, learning_rate=rate)
-    optimizer = dataclasses.replace(launch.optimizer, schedule=schedule)
-    return dataclasses.replace(launch, optimizer=optimizer)
+    return with_values(launch, {"optimizer.schedule.learning_rate": rate})
 
 
 def _with_model(

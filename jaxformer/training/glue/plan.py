@@ -1,6 +1,5 @@
 """The runs of the GLUE benchmark: the recipe of each task with the user's changes."""
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
@@ -11,6 +10,7 @@ from jaxformer.config.experiment import Config
 from jaxformer.data.tasks.glue import GlueFolder
 from jaxformer.data.tasks.glue_tasks import TASKS, task_name
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.io.components import with_values
 from jaxformer.io.paths import AnyPath, any_path
 
 Recipe = Callable[[str], Config]
@@ -69,19 +69,19 @@ class GluePlan:
 
     def runs(self, task: str, recipe: Recipe, changed: Callable[[Config], Config]) -> list[GlueRun]:
         """Returns the runs of a task."""
-        config = recipe(task)
-        given = {"batch_size": self.batch_size, "sequence_length": self.max_length}
+        given = {"data.batch_size": self.batch_size, "data.sequence_length": self.max_length}
         given = {name: value for name, value in given.items() if value is not None}
-        data = dataclasses.replace(config.data, folder=self.data, **given)
-        train = config.train
+        given |= {"init_from": self.init_from, "data.folder": self.data}
         if self.epochs is not None:
-            train = dataclasses.replace(train, steps=None, epochs=self.epochs)
-        config = dataclasses.replace(config, init_from=self.init_from, data=data, train=train)
+            given |= {"train.steps": None, "train.epochs": self.epochs}
+        config = with_values(recipe(task), given)
         rates = self.learning_rates or (config.optimizer.schedule.learning_rate,)
         found = []
         for rate, seed in product(rates, self.seeds):
             named = f"-lr{rate:g}" * (len(rates) > 1) + f"-seed{seed}" * (len(self.seeds) > 1)
-            config = changed(_with_seed(_with_rate(config, rate), seed))
+            values = {"optimizer.schedule.learning_rate": rate}
+            values |= {"data.seed": seed, "train.seed": seed}
+            config = changed(with_values(config, values))
             found.append(GlueRun(task, rate, seed, config, self.run_dir / f"{task}{named}"))
         return found
 
@@ -92,20 +92,6 @@ def _read_evaluated(files: GlueFolder) -> None:
         files.rows(split)
     for split in filter(files.files, files.task.test):
         files.query_rows(split)
-
-
-def _with_rate(config: Config, rate: float) -> Config:
-    schedule = dataclasses.replace(config.optimizer.schedule, learning_rate=rate)
-    return dataclasses.replace(
-        config, optimizer=dataclasses.replace(config.optimizer, schedule=schedule)
-    )
-
-
-def _with_seed(config: Config, seed: int) -> Config:
-    data = dataclasses.replace(config.data, seed=seed)
-    return dataclasses.replace(
-        config, data=data, train=dataclasses.replace(config.train, seed=seed)
-    )
 
 
 def chosen_tasks(text: str) -> tuple[str, ...]:

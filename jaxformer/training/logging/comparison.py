@@ -21,6 +21,7 @@ from jaxformer.models.parameters import AbstractModel
 from jaxformer.training.evaluation.conclusion import EVALUATION_FILE
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.logging.progress import short_number
+from jaxformer.training.logging.report import parameter_count
 from jaxformer.training.logging.throughput import RunWork
 
 
@@ -58,8 +59,7 @@ class ComparedRun:
         """The number of the model's parameters."""
         if self.config is None:
             return None
-        shapes = AbstractModel(self.config.model.build).shapes
-        return sum(math.prod(shape.shape) for shape in shapes.values())
+        return parameter_count(AbstractModel(self.config.model.build).shapes)
 
     @cached_property
     def work(self) -> RunWork | None:
@@ -89,7 +89,7 @@ def compared_runs(folders: Sequence[Path], metric: str) -> list[ComparedRun]:
         if not folder.is_dir():
             wrong = "is a file" if folder.exists() else "does not exist"
             raise ConfigError(f"run_dirs: {folder} {wrong}: name run folders")
-        rows = [row for row in read_metrics(folder) if row["split"] == "validation"]
+        rows = read_metrics(folder, "validation")
         rows += _concluded(folder, metric, rows)
         if not rows and not read_metrics(folder):
             raise ConfigError(f"{folder} holds no validation {metric}: is it a run's folder?")

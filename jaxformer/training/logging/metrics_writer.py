@@ -1,10 +1,8 @@
 """Writes metrics as JSON lines to disk, and to loggers."""
 
-import itertools
 import json
 import logging
 import math
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,8 +12,8 @@ from typing import Any, NamedTuple
 from jaxformer.checkpoints.run_dir import METRICS_FILE
 from jaxformer.config.loggers import Guarded, LoggedRun, Logger, TensorBoard
 from jaxformer.errors import DataError
-from jaxformer.io.files import parse_json, read_bytes, replacing
-from jaxformer.io.paths import AnyPath, any_path, is_remote
+from jaxformer.io.files import damaged_name, is_there, parse_json, read_bytes, replacing
+from jaxformer.io.paths import AnyPath, any_path
 
 _log = logging.getLogger(__name__)
 
@@ -87,8 +85,8 @@ class MetricsLog:
             writer.close()
 
 
-def read_metrics(folder: AnyPath) -> list[dict[str, Any]]:
-    """Returns the rows of a run in order.
+def read_metrics(folder: AnyPath, split: str | None = None) -> list[dict[str, Any]]:
+    """Returns the rows of a run in order, or those of one split.
 
     An incomplete last line is dropped; other damaged lines are skipped with a warning.
     """
@@ -96,7 +94,7 @@ def read_metrics(folder: AnyPath) -> list[dict[str, Any]]:
     found = _read(path)
     if found.damage is not None:
         _log.warning("%s; skipped %s", found.damage, _count(found.damaged))
-    return found.rows
+    return [row for row in found.rows if split in (None, row["split"])]
 
 
 class _Read(NamedTuple):
@@ -110,7 +108,7 @@ class _Read(NamedTuple):
 
 
 def _read(path: AnyPath) -> _Read:
-    if not (path.exists() if is_remote(path) else os.path.lexists(path)):
+    if not is_there(path):
         return _Read([], [], None)
     try:
         *lines, cut_off = read_bytes(path).split(b"\n")
@@ -142,7 +140,7 @@ def _repaired(path: Path) -> list[dict[str, Any]]:
     """Reads the rows and moves damaged lines to a separate file."""
     found = _read(path)
     if found.damage is not None:
-        target = unused(path)
+        target = damaged_name(path)
         if found.damaged:
             with replacing(target) as aside:
                 aside.write_bytes(b"".join(line + b"\n" for line in found.damaged))
@@ -154,10 +152,3 @@ def _repaired(path: Path) -> list[dict[str, Any]]:
 
 def _count(damaged: list[bytes]) -> str:
     return f"{len(damaged)} damaged line{'s' if len(damaged) > 1 else ''}" if damaged else "it"
-
-
-def unused(path: Path) -> Path:
-    """Returns the first unused name of metrics.jsonl.damaged, metrics.jsonl.damaged-2, ..."""
-    endings = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
-    names = (path.with_name(f"{path.name}.damaged{ending}") for ending in endings)
-    return next(name for name in names if not os.path.lexists(name))

@@ -1,5 +1,6 @@
 """Plots the loss curve of a run, or of several runs together."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,7 +59,7 @@ def plot_comparison(
     figure, axes = canvas(title, f"validation {words}{' against compute' * compute}")
     lines = [line for line in lines if len(line.x)]
     ends = []
-    for colour, line in zip(_cycle(len(lines)), lines, strict=True):
+    for colour, line in zip(itertools.cycle(COLOURS), lines, strict=False):
         axes.plot(line.x, line.y, color=colour, linewidth=1.6, marker="o", markersize=3)
         ends.append((line.x[-1], line.y[-1], line.name, colour))
     _frame(axes, [line.y for line in lines], per_token, None if metric == "loss" else words)
@@ -74,8 +75,8 @@ def curve(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns the steps and the losses of one split, where the loss was finite."""
     rows = [
         (row["step"], row["loss"])
-        for row in read_metrics(folder)
-        if row["split"] == split and row.get("loss") is not None
+        for row in read_metrics(folder, split)
+        if row.get("loss") is not None
     ]
     steps, losses = zip(*rows, strict=True) if rows else ((), ())
     return np.asarray(steps, float), np.asarray(losses, float)
@@ -155,10 +156,6 @@ def _label_ends(
             va="center",
             linespacing=1.1,
         )
-
-
-def _cycle(count: int) -> list[str]:
-    return [COLOURS[i % len(COLOURS)] for i in range(count)]
 
 
 def save_picture(figure: Any, path: Path) -> Path:

@@ -15,9 +15,8 @@ from typing import NamedTuple
 import jax
 
 from jaxformer.errors import DataError
-from jaxformer.io.files import parse_json, read_bytes, replacing
+from jaxformer.io.files import damaged_name, parse_json, read_bytes, replacing
 from jaxformer.io.paths import AnyPath, any_path
-from jaxformer.training.logging.metrics_writer import unused
 
 WALL_TIME_FILE = "wall_time.jsonl"
 PARTS = (
@@ -159,7 +158,7 @@ def _whole_lines(path: Path) -> list[bytes]:
     try:
         return _lines(path)
     except DataError as error:
-        target = unused(path)
+        target = damaged_name(path)
         path.rename(target)
         _log.warning("%s; kept in %s", error, target.name)
         return []

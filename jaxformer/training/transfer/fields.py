@@ -20,6 +20,7 @@ from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture
 from jaxformer.hub.remote.names import hub_name, source_of
 from jaxformer.hub.tasks.label_names import label_names
+from jaxformer.io.components import with_values
 from jaxformer.io.paths import AnyPath
 from jaxformer.io.serialization import diff
 from jaxformer.io.staging import name_of
@@ -162,7 +163,7 @@ def _with_tokenizer(config: Config, origin: Checkpoint, began: Config | None) ->
     # A run that began with the same commit, in another cache, keeps its path.
     if isinstance(before, TokenizerFile) and (source := source_of(folder)) is not None:
         tokenizer = before if source_of(Path(before.path)) == source else tokenizer
-    return replace(config, data=replace(config.data, tokenizer=tokenizer))
+    return with_values(config, {"data.tokenizer": tokenizer})
 
 
 def _with_objective(config: Config, origin: Checkpoint) -> Config:
@@ -179,7 +180,7 @@ def _with_objective(config: Config, origin: Checkpoint) -> Config:
         )
     model = config.model or origin.model
     objective = pretraining_objective(model, data.tokenizer.fit(()))
-    return replace(config, data=replace(data, objective=objective))
+    return with_values(config, {"data.objective": objective})
 
 
 def _with_labels(config: Config, origin: Checkpoint, needed: bool) -> tuple[Config, int | None]:
@@ -198,7 +199,7 @@ def _with_labels(config: Config, origin: Checkpoint, needed: bool) -> tuple[Conf
     same = len(labels) == len(places) and {name.casefold() for name in labels} == places.keys()
     ordered = tuple(sorted(labels, key=lambda name: places[name.casefold()])) if same else labels
     if not order and ordered != labels:
-        config = replace(config, data=replace(config.data, label_order=ordered))
+        config = with_values(config, {"data.label_order": ordered})
     return config, len(labels)
 
 
@@ -211,7 +212,7 @@ def _with_decoder(config: Config, origin: Checkpoint) -> Config:
     first = values.get("decoder_start_token_id")
     end = values.get("eos_token_id")
     start = "end_of_text" if first is not None and first == end else "pad"
-    return replace(config, data=replace(data, decoder_start=start))
+    return with_values(config, {"data.decoder_start": start})
 
 
 def _with_length(config: Config, origin: Checkpoint) -> Config:

@@ -1,12 +1,11 @@
 """Fills in how sounds are read, and transcripts begin, from the checkpoint of an experiment."""
 
-from dataclasses import replace
-
 from jaxformer.config.experiment import Config
 from jaxformer.data.tasks.sounds.features import LogMel, form_of
 from jaxformer.data.tasks.sounds.speech_to_text import SpeechToText
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.generation.speech.tokens import SpeechTokens
+from jaxformer.io.components import with_values
 from jaxformer.models import SpectrogramConfig
 from jaxformer.pretrained.checkpoint import Checkpoint
 from jaxformer.pretrained.model import Pretrained
@@ -28,14 +27,14 @@ def with_sound_form(config: Config, origin: Checkpoint) -> Config:
             f"{type(origin.model).__name__} of {config.init_from} does not read: name a folder of "
             "a wav2vec 2.0, a HuBERT, an Audio Spectrogram Transformer or a Whisper"
         )
-    return replace(config, data=replace(config.data, form=form))
+    return with_values(config, {"data.form": form})
 
 
 def with_transcripts(config: Config, origin: Checkpoint) -> Config:
     """Returns the experiment with the spectrograms of its checkpoint, and the prefix of texts.
 
     Raises:
-        ConfigError: The checkpoint is no Whisper, or has no such language or task.
+        ConfigError: The checkpoint is not a Whisper, or has no such language or task.
     """
     data, model = config.data, origin.model
     encoder = model.parts.get("encoder")
@@ -48,7 +47,8 @@ def with_transcripts(config: Config, origin: Checkpoint) -> Config:
         features: LogMel = form_of(encoder, origin.home)
     except DataError as error:
         raise ConfigError(f"--init-from: {error}") from error
-    return replace(config, data=replace(data, features=features, prefix=_prefix(data, origin)))
+    prefix = _prefix(data, origin)
+    return with_values(config, {"data.features": features, "data.prefix": prefix})
 
 
 def _prefix(data: SpeechToText, origin: Checkpoint) -> tuple[int, ...]:

@@ -146,8 +146,8 @@ def _warn_of_frozen(new: Iterable[str], program: TrainProgram) -> None:
     frozen = [name for name in new if name in able]
     if frozen:
         _log.warning(
-            "%s: newly initialized but frozen at random values: name parameters to train besides "
-            "the factors "
+            "%s: newly initialized but frozen at random values: name parameters to train in "
+            "addition to the factors "
             'with --train.lora.trained, for example "heads.*" "pooler.*"',
             ", ".join(frozen),
         )
