@@ -54,7 +54,7 @@ class FolderCheckpoint(Checkpoint):
         missing = self._reader.file.missing_parts
         shapes = self._reader.abstract_model.shapes
         self.shapes = {n: x.shape for n, x in shapes.items() if part_of(n) not in missing}
-        self._besides: WeightFile | None = None
+        self._other_parts: WeightFile | None = None
 
     def _describe_as(self, description: HFCheckpoint) -> None:
         self.model = description.config
@@ -79,17 +79,17 @@ class FolderCheckpoint(Checkpoint):
         except ConfigError:
             return  # files of this kind have no such parts (DINOv3)
         wanted = tensors_in(placements, here - there)
-        self._besides = self._reader.file.other_parts(model_format, wanted)
-        if self._besides is not None:
-            found = self._besides.parameters
+        self._other_parts = self._reader.file.other_parts(model_format, wanted)
+        if self._other_parts is not None:
+            found = self._other_parts.parameters
             self.shapes |= {name: structure.shapes[name].shape for name in found}
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Reads parameters into the host's memory, by their names."""
-        besides = () if self._besides is None else self._besides.parameters
+        others = () if self._other_parts is None else self._other_parts.parameters
         return {
-            name: self._besides.read(name, self.shapes[name])
-            if name in besides
+            name: self._other_parts.read(name, self.shapes[name])
+            if name in others
             else self._reader.read(name)
             for name in names
         }
