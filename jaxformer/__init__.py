@@ -14,6 +14,8 @@ messages, and need the libraries of ``pip install 'jaxformer[hub]'``. `run_with_
 trains the model of a config; it needs those of ``jaxformer[train]``.
 """
 
+import importlib
+
 from jaxformer.xla_flags import avoid_wrong_sums as _avoid_wrong_sums
 
 _avoid_wrong_sums()
@@ -66,9 +68,12 @@ def __getattr__(name: str):
     """Imports a public function when it is first used: the pure functions need none of it."""
     if name not in _MODULES:
         raise AttributeError(f"module 'jaxformer' has no attribute {name!r}")
-    from jaxformer.extras import optional_module
+    try:
+        return getattr(importlib.import_module(f"jaxformer.{_MODULES[name]}"), name)
+    except ModuleNotFoundError as error:
+        from jaxformer.extras import missing_extra
 
-    return getattr(optional_module(f"jaxformer.{_MODULES[name]}", f"jaxformer.{name}"), name)
+        raise missing_extra(error, f"jaxformer.{name}") from error
 
 
 def __dir__() -> list[str]:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,14 +176,6 @@ def on_rows(arrays: Any) -> Any:
         return place(x, spec("batch", *[None] * (x.ndim - 1))) if x.ndim else x
 
     return jax.tree.map(placed, arrays)
-
-
-def on_mesh(mesh: Mesh | AbstractMesh | None) -> AbstractContextManager:
-    """Context manager to run or trace programs on a mesh; None means a single device."""
-    if mesh is None:
-        return nullcontext()
-    abstract = isinstance(mesh, AbstractMesh)
-    return jax.sharding.use_abstract_mesh(mesh) if abstract else jax.set_mesh(mesh)
 
 
 def mesh_of(arrays: Mapping[str, jax.Array]) -> Mesh | None:

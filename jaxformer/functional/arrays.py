@@ -9,14 +9,14 @@ they are unknown while tracing and reading them would block on the device.
 # long: what functions of arrays check and where they place them, which most of them do together.
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from jaxformer.checks import Rule, at_least, check_argument, one_of, plain
 from jaxformer.errors import ArgumentError, ConfigError
@@ -297,6 +297,14 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     """
     rule = one_of(choices)
     check_argument(name, value, rule.allows(value), rule.expected)
+
+
+def on_mesh(mesh: Mesh | AbstractMesh | None) -> AbstractContextManager:
+    """Context manager to run or trace programs on a mesh; None means a single device."""
+    if mesh is None:
+        return nullcontext()
+    abstract = isinstance(mesh, AbstractMesh)
+    return jax.sharding.use_abstract_mesh(mesh) if abstract else jax.set_mesh(mesh)
 
 
 def replica_rows(axis: str) -> AbstractContextManager:

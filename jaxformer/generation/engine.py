@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.distributed.sharding import check_rows, on_mesh
+from jaxformer.distributed.sharding import check_rows
 from jaxformer.errors import ConfigError
 from jaxformer.functional.activations import Hooks
-from jaxformer.functional.arrays import assert_axes, platform
+from jaxformer.functional.arrays import assert_axes, on_mesh, platform
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.beam import BeamSearch, Hypotheses, beam_search
 from jaxformer.generation.decode.loop import (

@@ -7,9 +7,7 @@ from flax import nnx
 
 from jaxformer.checks import check_field, check_types
 from jaxformer.errors import ConfigError, closest
-from jaxformer.functional.float8 import Rounded
-from jaxformer.functional.linear import Kernel
-from jaxformer.models.parameters import EXPERT_AXES, AbstractModel, Parameters, stack_path
+from jaxformer.models.parameters import EXPERT_AXES, AbstractModel, stack_path
 from jaxformer.nn.layers import Linear
 
 
@@ -61,8 +59,3 @@ class Float8:
                 )
         chosen = {name for pattern in self.targets for name in fnmatch.filter(able, pattern)}
         return tuple(name for name in able if name in chosen)
-
-
-def rounded_kernels(parameters: Parameters, names: tuple[str, ...]) -> dict[str, Kernel]:
-    """Returns the parameters, with these kernels in float8 for their products."""
-    return parameters | {name: Rounded(parameters[name]) for name in names}

@@ -140,6 +140,10 @@ class Attention(nnx.Module):
             query_BTNH, key_BSKH, value_BSKH, mask=mask, bias=bias, key=key, **options
         )
 
+    def depth_factor(self, context: Context) -> jax.Array | None:
+        """What multiplies the logits of a layer that scales them by its depth; None if not so."""
+        return 1.0 / (jnp.asarray(context.layer) + 1) if self.scale_by_depth else None
+
     def queries(self, x: jax.Array, factor: jax.Array | None = None) -> jax.Array:
         """Projects `[B, T, D]` to queries `[B, T, N, H]`, before rotation."""
         query_BTNH = tap("hook_q", self._projected(self.query, x))
@@ -268,7 +272,7 @@ class SelfAttention(Sublayer):
             positions=context.positions,
             bias=self._bias(context),
             distances=self._distances(x, context, key),
-            factor=context.depth_factor(self.attention.scale_by_depth),
+            factor=self.attention.depth_factor(context),
             key=key,
         )
 
@@ -283,7 +287,7 @@ class SelfAttention(Sublayer):
         """Writes the keys and values of the new tokens to the cache, and attends to all of it."""
         attention = self.attention
         positions = context.positions
-        query_BTNH = attention.queries(x, context.depth_factor(attention.scale_by_depth))
+        query_BTNH = attention.queries(x, attention.depth_factor(context))
         key_BTKH, value_BTKH = attention.keys_and_values(x)
         query_BTNH, key_BTKH = attention.rotated(
             query_BTNH, key_BTKH, positions, positions, context.lengths
@@ -342,7 +346,7 @@ class CrossAttention(Sublayer):
             kv=context.encoder_outputs,
             mask=context.encoder_mask,
             positions=context.positions,
-            factor=context.depth_factor(self.attention.scale_by_depth),
+            factor=self.attention.depth_factor(context),
             key=key,
         )
 
@@ -357,7 +361,7 @@ class CrossAttention(Sublayer):
         # The beams of a row follow one another and attend to its encoder outputs together, as if
         # they were one longer row.
         key_BSKH, value_BSKH = cache.read(x.dtype)
-        query_BTNH = self.attention.queries(x, context.depth_factor(self.attention.scale_by_depth))
+        query_BTNH = self.attention.queries(x, self.attention.depth_factor(context))
         query_BTNH = _merge_rows(query_BTNH, key_BSKH.shape[0])
         mask = context.encoder_mask
         output_BTD = self.attention.attend(query_BTNH, key_BSKH, value_BSKH, mask=mask)

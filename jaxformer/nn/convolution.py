@@ -14,8 +14,8 @@ from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.documents import documents_of
 from jaxformer.nn.layers import Linear, NormLayer, normal
 from jaxformer.nn.residual import PostNorm
-from jaxformer.nn.stack import Block
-from jaxformer.nn.sublayer import Context, Sublayer, explained
+from jaxformer.nn.stack import Block, explained
+from jaxformer.nn.sublayer import Context, Sublayer
 
 
 class ConvolutionalBlock(Block):

@@ -144,7 +144,7 @@ class TransientGlobalSelfAttention(SelfAttention):
             positions=positions,
             kv_positions=jnp.concatenate([starts, positions], axis=1),
             bias=bias,
-            factor=context.depth_factor(self.attention.scale_by_depth),
+            factor=self.attention.depth_factor(context),
             key=key,
         )
 

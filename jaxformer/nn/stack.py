@@ -1,6 +1,7 @@
 """Blocks of sublayers, and stacks of blocks: scanned or unrolled, with or without remat."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxformer.errors import ConfigError
 from jaxformer.functional.activations import is_active, saveable, scope, tap
 from jaxformer.functional.arrays import assert_axes, assert_floating, check_result
 from jaxformer.functional.dropout import dropout, split
@@ -19,7 +21,30 @@ from jaxformer.nn.cache import CacheShape
 from jaxformer.nn.config import Remat, RematNames, TransformerConfig
 from jaxformer.nn.layers import NormLayer, constant, parameter
 from jaxformer.nn.residual import Branch
-from jaxformer.nn.sublayer import Context, Sublayer, SublayerCache, explained
+from jaxformer.nn.sublayer import Context, Sublayer, SublayerCache
+
+
+@contextlib.contextmanager
+def explained(sublayer: nnx.Module) -> Iterator[None]:
+    """Says what to write where a sublayer does to a sharded array what JAX refuses.
+
+    Args:
+        sublayer: The sublayer that is called.
+
+    Raises:
+        ConfigError: Names the sublayer and what it tried.
+    """
+    try:
+        yield
+    except Exception as error:
+        if type(error).__name__ != "ShardingTypeError":  # JAX does not export it
+            raise
+        sizes = {k: n for k, n in jax.sharding.get_abstract_mesh().shape.items() if n > 1}
+        raise ConfigError(
+            f"{type(sublayer).__name__} cannot run on a mesh of {sizes}: {error} Apply what fails "
+            "to each device's own rows and heads, with jaxformer.functional.per_device(function, "
+            "*arrays), or choose a mesh that does not cut this axis, such as --mesh.tensor 1"
+        ) from error
 
 
 class Block(nnx.Module):

@@ -1,14 +1,11 @@
 """The interface of a block's sublayers, and the context that they read."""
 
 import abc
-import contextlib
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.checks import check_types
@@ -48,10 +45,6 @@ class Context:
     a cache."""
     vectors: jax.Array | None = None
     """`[R, D]`: those for distances, of a positional scheme that has them."""
-
-    def depth_factor(self, by_depth: bool) -> jax.Array | None:
-        """What multiplies the logits of a layer that scales them by its depth; None if not so."""
-        return 1.0 / (jnp.asarray(self.layer) + 1) if by_depth else None
 
 
 jax.tree_util.register_dataclass(Context, [field.name for field in fields(Context)], [])
@@ -103,29 +96,6 @@ class Sublayer(nnx.Module):
             `[B, T, D]`, and the cache with these tokens.
         """
         return self(x, context, None), cache
-
-
-@contextlib.contextmanager
-def explained(sublayer: nnx.Module) -> Iterator[None]:
-    """Says what to write where a sublayer does to a sharded array what JAX refuses.
-
-    Args:
-        sublayer: The sublayer that is called.
-
-    Raises:
-        ConfigError: Names the sublayer and what it tried.
-    """
-    try:
-        yield
-    except Exception as error:
-        if type(error).__name__ != "ShardingTypeError":  # JAX does not export it
-            raise
-        sizes = {k: n for k, n in jax.sharding.get_abstract_mesh().shape.items() if n > 1}
-        raise ConfigError(
-            f"{type(sublayer).__name__} cannot run on a mesh of {sizes}: {error} Apply what fails "
-            "to each device's own rows and heads, with jaxformer.functional.per_device(function, "
-            "*arrays), or choose a mesh that does not cut this axis, such as --mesh.tensor 1"
-        ) from error
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from jaxformer.functional.arrays import assert_axes, assert_integers, assert_key
 from jaxformer.functional.dropout import split
 from jaxformer.functional.masks import Mask
 from jaxformer.functional.positions.base import NoPosition, Position
-from jaxformer.io.components import with_values
 from jaxformer.nn.cache import Cache, CacheShape, Chunk
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.documents import real_tokens
@@ -47,7 +46,7 @@ class Transformer(nnx.Module):
         """
         keys = jax.random.split(key, 4)
         self.inputs = InputLayer(keys[0], config, position, width, type_sizes)
-        others = with_values(config, {"residual.first_norm": True})
+        others = replace(config, residual=replace(config.residual, first_norm=True))
         self.schemes = _schemes(config, position)
         layers = zip(config.windows, self.schemes, strict=True)
         group = tuple(

@@ -10,9 +10,10 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType, Mesh
 
 from jaxformer.config import Config, TrainConfig, validate
 from jaxformer.config.experiment import check_mesh
-from jaxformer.distributed.sharding import MESH_AXES, MeshConfig, check_slices, on_mesh
+from jaxformer.distributed.sharding import MESH_AXES, MeshConfig, check_slices
 from jaxformer.distributed.slices import Slice
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.functional.arrays import on_mesh
 from jaxformer.models.model import ModelConfig
 from jaxformer.plan.program import Program, flattened
 from jaxformer.pretrained.auto import open_checkpoint

@@ -13,9 +13,10 @@ from tokenizers import Tokenizer
 
 from jaxformer.data.tokenizers.files import read_tokenizer, tokenizer_file
 from jaxformer.data.tokenizers.prompts import PromptEncoder, read_prompt_encoder
-from jaxformer.distributed.sharding import check_rows, mesh_of, on_mesh, on_rows
+from jaxformer.distributed.sharding import check_rows, mesh_of, on_rows
 from jaxformer.errors import ArgumentError, DataError
 from jaxformer.functional.activations import Hooks, Names, as_tuple, with_cache, with_hooks
+from jaxformer.functional.arrays import on_mesh
 from jaxformer.functional.masks import Mask
 from jaxformer.models.model import Model, ModelConfig
 from jaxformer.models.parameters import AbstractModel, Parameters

@@ -26,9 +26,8 @@ from jaxformer.distributed.processes import (
     is_first,
     local_rows,
 )
-from jaxformer.distributed.sharding import on_mesh
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.functional.arrays import place
+from jaxformer.functional.arrays import on_mesh, place
 from jaxformer.io.files import (
     DIGESTS,
     check_digests,

@@ -12,12 +12,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxformer.config.train import TrainConfig
 from jaxformer.distributed.compiler_options import compiler_options, init_options
 from jaxformer.distributed.copies import sum_over_replicas
-from jaxformer.distributed.sharding import batch_sharding, on_mesh, parameter_shardings, spec
+from jaxformer.distributed.sharding import batch_sharding, parameter_shardings, spec
 from jaxformer.errors import ConfigError
-from jaxformer.functional.arrays import place
+from jaxformer.functional.arrays import on_mesh, place
+from jaxformer.functional.float8 import Rounded
 from jaxformer.functional.losses.cross_entropy import LossSums
 from jaxformer.functional.losses.terms import Terms, collect_terms, with_products
-from jaxformer.models.float8 import rounded_kernels
 from jaxformer.models.heads.base import Batch, LossOptions, Predictions
 from jaxformer.models.lora import abstract_model_of
 from jaxformer.models.model import ModelConfig
@@ -229,7 +229,8 @@ class TrainProgram:
         train = self.train
         smoothing, z_loss = train.label_smoothing, train.z_loss
         options = LossOptions(smoothing, z_loss, train.loss_chunk, train.loss, step)
-        params = rounded_kernels(params | learning, self._float8)
+        params = params | learning
+        params |= {name: Rounded(params[name]) for name in self._float8}
         model = self.abstract_model.module(params, key)
         sums, terms = collect_terms(self.loss)(model, others, batch, options, key)
         share = next(iter(batch.values())).shape[0] / rows

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 import jaxformer
 from jaxformer.config import TrainConfig
 from jaxformer.distributed import MeshConfig, make_mesh
-from jaxformer.distributed.sharding import on_mesh
+from jaxformer.functional.arrays import on_mesh
 from jaxformer.hub.peft.config import PeftConfig, task_of
 from jaxformer.hub.peft.files import TENSORS, Adapter, Factors, write_adapter
 from jaxformer.models.lora import FACTORS, LoRA, is_factor

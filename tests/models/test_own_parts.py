@@ -21,11 +21,11 @@ from jaxformer.cli.main import main
 from jaxformer.config import load_config
 from jaxformer.config.train import TrainConfig
 from jaxformer.config.user_code import import_file
-from jaxformer.distributed.sharding import MeshConfig, make_mesh, on_mesh
+from jaxformer.distributed.sharding import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError
 from jaxformer.functional import Mask, RoPE, Sinusoidal, causal, per_device
 from jaxformer.functional.activations import with_cache
-from jaxformer.functional.arrays import spec_of
+from jaxformer.functional.arrays import on_mesh, spec_of
 from jaxformer.hub.describe import describe
 from jaxformer.models import DecoderConfig, LanguageModel
 from jaxformer.models.heads.base import LossOptions, class_loss

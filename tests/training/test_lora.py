@@ -19,8 +19,8 @@ from jaxformer.cli import main as cli
 from jaxformer.config import Config, TrainConfig
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.processes import placed
-from jaxformer.distributed.sharding import on_mesh
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.functional.arrays import on_mesh
 from jaxformer.io.serialization import from_json
 from jaxformer.models import Classification, EncoderConfig
 from jaxformer.models.lora import LoRA, is_factor

@@ -18,8 +18,8 @@ from tiny_models import batch_for, tiny, tiny_encoder, tiny_encoder_decoder, tin
 
 from jaxformer.config import TrainConfig
 from jaxformer.distributed import MeshConfig, make_mesh
-from jaxformer.distributed.sharding import on_mesh
 from jaxformer.functional import LayerNorm, Learned
+from jaxformer.functional.arrays import on_mesh
 from jaxformer.models import Classification, LanguageModel
 from jaxformer.models.lora import LoRA
 from jaxformer.nn import PostNorm, TokenEmbeddings

@@ -80,10 +80,10 @@ class Tile:
 
     def logits(self, query: jax.Array, key: jax.Array, key_start) -> tuple[jax.Array, ...]:
         """Returns the logits, the allowed pairs, and d logits / d (query . key)."""
-        request = self.request.block(*self.window(key_start))
+        request = self.request
         products = rows_by_keys(query, key)
         if request.distances is not None:
-            products += request.distances.scores(query, key)
+            products += request.distances.block(*self.window(key_start)).scores(query, key)
         logits = products * request.scale
         slope = request.scale
         if request.softcap is not None:
@@ -91,9 +91,9 @@ class Tile:
             logits = request.softcap * bounded
             slope = slope * (1.0 - bounded**2)
         if request.bias is not None:
-            bias_BKGQS = _grouped(request.bias_values(), key.shape[1])
-            logits = logits + bias_BKGQS.astype(logits.dtype)
-        allowed_BQS = request.mask.values(*self.blocks)
+            bias_BNQS = _bias_values(request.bias, self.window(key_start))
+            logits = logits + _grouped(bias_BNQS, key.shape[1]).astype(logits.dtype)
+        allowed_BQS = request.mask.block(*self.window(key_start)).values(*self.blocks)
         return logits, allowed_BQS[:, None, None], slope
 
     def score_gradients(self, query, query_columns, key, of_scores, key_start) -> tuple:
@@ -221,6 +221,15 @@ def add_at(total: jax.Array, update: jax.Array, key_start) -> jax.Array:
     size = update.shape[3]
     current = jax.lax.dynamic_slice_in_dim(total, key_start, size, 3)
     return jax.lax.dynamic_update_slice_in_dim(total, current + update, key_start, 3)
+
+
+def _bias_values(bias, window: tuple) -> jax.Array:
+    """The bias of one block of pairs: `[B or 1, N or 1, Q, S]`."""
+    if isinstance(bias, Bias):
+        return bias.block(*window).values()
+    query_start, query_size, key_start, key_size = window
+    rows = jax.lax.dynamic_slice_in_dim(bias, query_start, query_size, 2)
+    return jax.lax.dynamic_slice_in_dim(rows, key_start, key_size, 3)
 
 
 def unsupported(query, key, value, request) -> None:

@@ -39,10 +39,6 @@ class Request:
     distances: DistanceTerms | None = None
     sinks: jax.Array | None = None
 
-    def bias_values(self) -> jax.Array:
-        """Returns the bias of all pairs, `[B or 1, N or 1, T, S]`."""
-        return self.bias.values() if isinstance(self.bias, Bias) else self.bias
-
     def block(
         self, query_start: jax.Array, query_size: int, key_start: jax.Array | int, key_size: int
     ) -> Request:
@@ -116,7 +112,8 @@ def _logits(query, key, request: Request) -> jax.Array:
     if request.softcap is not None:
         logits_BNTS = request.softcap * jnp.tanh(logits_BNTS / request.softcap)
     if request.bias is not None:
-        logits_BNTS = logits_BNTS + request.bias_values().astype(accumulator)
+        bias = request.bias.values() if isinstance(request.bias, Bias) else request.bias
+        logits_BNTS = logits_BNTS + bias.astype(accumulator)
     return logits_BNTS
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxformer.distributed.sharding import on_mesh, on_rows
+from jaxformer.distributed.sharding import on_rows
+from jaxformer.functional.arrays import on_mesh
 from jaxformer.models.model import Model
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.prediction.reader import Arrays

@@ -10,8 +10,7 @@ from jax.sharding import PartitionSpec
 
 from jaxformer.data import Tokenizer
 from jaxformer.data.tasks.text_to_text import WritingExamples
-from jaxformer.distributed.sharding import on_mesh
-from jaxformer.functional.arrays import place
+from jaxformer.functional.arrays import on_mesh, place
 from jaxformer.functional.masks import KeyPadding, Mask
 from jaxformer.generation.decode.loop import (
     SamplingParams,
