@@ -682,6 +682,7 @@ WITHOUT_DERIVATIVE = {
     "first_collision",
     "first_row",
     "is_manually_sharded",
+    "on_mesh",
     "replica_rows",
     "first_return",
     "force_token",
