@@ -31,6 +31,8 @@ from jaxformer.functional.dropout import dropout
 from jaxformer.functional.float8 import Rounded, product
 
 _LARGEST = 127
+# On a CPU, jaxlib 0.12 multiplies four rows of bfloat16 in three quarters of the time of two.
+_COPIES_OF_BFLOAT16 = 4 if jax.__version_info__ >= (0, 12) else 2
 
 
 @jax.tree_util.register_dataclass
@@ -367,7 +369,7 @@ def _contract_transposed(x, kernel, contract):
 
 
 def _dot_rows(x, kernel, dimensions, spec=None, dtype=None):
-    """Returns `dot`, duplicating `x` if it is a single row of bfloat16 or int8.
+    """Returns `dot`, repeating `x` if it is a single row of bfloat16 or int8.
 
     XLA multiplies two rows eight times as fast as one on a CPU; on a GPU it materializes the
     products of a single row before summing them (decoding at batch size 1).
@@ -375,7 +377,9 @@ def _dot_rows(x, kernel, dimensions, spec=None, dtype=None):
     rows = x.shape[: x.ndim - len(dimensions[0][0])]
     single = bool(rows) and math.prod(rows) == 1 and x.dtype in (jnp.bfloat16, jnp.int8)
     if single and platform() in ("cpu", "gpu"):
-        return dot(jnp.concatenate([x, x]), kernel, dimensions, spec, dtype)[:1]
+        few = x.dtype == jnp.int8 or platform() == "gpu"
+        copies = [x] * (2 if few else _COPIES_OF_BFLOAT16)
+        return dot(jnp.concatenate(copies), kernel, dimensions, spec, dtype)[:1]
     return dot(x, kernel, dimensions, spec, dtype)
 
 
