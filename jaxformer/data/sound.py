@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.checks import POSITIVE, at_least, check_argument
+from jaxformer.checks import POSITIVE, at_least, check_arguments
 from jaxformer.data.files.record import EmbeddedFile
 from jaxformer.errors import DataError, first_line
 from jaxformer.extras import optional_module
@@ -86,9 +86,9 @@ def read_sound(
     Raises:
         DataError: Names the file that is missing, empty, too long, damaged or not sound.
     """
-    check_argument("sampling_rate", sampling_rate, at_least(1).allows(sampling_rate), "at least 1")
+    check_arguments(sampling_rate=(sampling_rate, at_least(1)))
     if max_seconds is not None:
-        check_argument("max_seconds", max_seconds, POSITIVE.allows(max_seconds), POSITIVE.expected)
+        check_arguments(max_seconds=(max_seconds, POSITIVE))
     with _opened(file) as sound:
         if max_seconds is not None and sound.frames > max_seconds * sound.samplerate:
             raise DataError(

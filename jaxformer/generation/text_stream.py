@@ -10,6 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders
 
 from jaxformer.data.tokenizers.auto_process import CLEANED, cleaned
+from jaxformer.data.tokenizers.special_tokens import special_tokens_in
 from jaxformer.errors import ConfigError
 
 _BYTE_FALLBACK = re.compile("<0x[0-9A-F]{2}>")
@@ -160,8 +161,7 @@ class Detokenizer(abc.ABC):
     def __init__(self, tokenizer: Tokenizer):
         """`tokenizer` turns ids into tokens and says which of them are special."""
         self._tokenizer = tokenizer
-        added = tokenizer.get_added_tokens_decoder().values()
-        self._special = {token.content for token in added if token.special}
+        self._special = frozenset(special_tokens_in(tokenizer).values())
 
     def push(self, ids: Iterable[int]) -> str:
         """Adds ids, none negative, and returns the text that later ones cannot change."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import numpy as np
 
 from jaxformer.errors import DataError
-from jaxformer.io.files import object_info, ordinary_file, read_json, sha256_of
+from jaxformer.io.files import is_there, object_info, ordinary_file, read_json, sha256_of
 from jaxformer.io.paths import AnyPath, any_path, is_remote
 
 if TYPE_CHECKING:
@@ -144,9 +144,7 @@ def stamps(files: Iterable[FoundFile]) -> list[tuple[str, int, int | str]]:
 
 def is_glob(path: AnyPath) -> bool:
     """Whether a path is a pattern for files, and does not exist itself."""
-    return glob.has_magic(str(path)) and not (
-        path.exists() if is_remote(path) else os.path.lexists(path)
-    )
+    return glob.has_magic(str(path)) and not is_there(path)
 
 
 def is_folder(path: AnyPath) -> bool:

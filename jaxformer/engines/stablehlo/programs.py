@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import export
 
 from jaxformer.engines.text_models import keeps_cache, source_inputs, text_inputs
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, first_line
 from jaxformer.hub.families import family_of
 from jaxformer.models.decoder import GenerativeModel
 from jaxformer.models.model import ModelConfig
@@ -44,7 +44,7 @@ def programs_of(pretrained: Pretrained) -> dict[str, export.Exported]:
     except jax.errors.InconclusiveDimensionOperation as error:
         raise ConfigError(
             "--format stablehlo: the program depends on the number of rows or tokens: "
-            f"{str(error).splitlines()[0]}"
+            f"{first_line(error)}"
         ) from error
     return found
 

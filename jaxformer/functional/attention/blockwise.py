@@ -521,7 +521,8 @@ def request_gradient(request: Request, of_bias, of_distances, of_sinks) -> Reque
 
 def trained_array(request: Request, moves: Request) -> jax.Array | None:
     """Returns the array of a bias if it has a tangent, which ALiBi's slopes do not have."""
-    array, moves = (
-        each.bias.heads if isinstance(each.bias, Bias) else each.bias for each in (request, moves)
-    )
-    return array if moves else None
+
+    def array_of(request):
+        return request.bias.heads if isinstance(request.bias, Bias) else request.bias
+
+    return array_of(request) if array_of(moves) else None

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.checks import at_least, check_argument, optional
+from jaxformer.checks import at_least, check_arguments, optional
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.model_files import CONFIG, file_in
 from jaxformer.models import Classification
@@ -153,8 +153,7 @@ def _cached(
     kind: type, pretrained: Pretrained, recipe: Recipe, max_length: int | None, batch_size: int
 ) -> Any:
     """Returns the cached embedder or cross-encoder, so that its programs are compiled once."""
-    check_argument("batch_size", batch_size, at_least(1).allows(batch_size), at_least(1).expected)
-    check_argument("max_length", max_length, _LENGTH.allows(max_length), _LENGTH.expected)
+    check_arguments(batch_size=(batch_size, at_least(1)), max_length=(max_length, _LENGTH))
     known = _CACHED.setdefault(pretrained, {})
     key = (kind, max_length, batch_size)
     if key not in known:

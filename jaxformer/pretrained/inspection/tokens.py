@@ -12,7 +12,7 @@ from jaxformer.checks import check_argument
 from jaxformer.data.tasks.sequences import SpecialTokens
 from jaxformer.data.tokenizers.files import read_settings, tokenizer_file
 from jaxformer.data.tokenizers.prompts import read_prompt_encoder
-from jaxformer.data.tokenizers.special_tokens import ids_of
+from jaxformer.data.tokenizers.special_tokens import ids_of, special_tokens_in
 from jaxformer.data.tokenizers.specs import load_tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional.positions.base import Position
@@ -101,8 +101,7 @@ class TextTokenizer:
         return Token(self.rust.id_to_token(id_), id_, None, None, True)
 
     def _marked(self, encoding: Encoding) -> list[Token]:
-        added = self.rust.get_added_tokens_decoder()
-        special = {id_ for id_, token in added.items() if token.special}
+        special = special_tokens_in(self.rust)
         rows = zip(encoding.ids, encoding.offsets, encoding.special_tokens_mask, strict=True)
         name = self.rust.id_to_token
         return [

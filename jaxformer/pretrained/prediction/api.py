@@ -7,7 +7,7 @@ from typing import Literal
 
 from jaxformer.checkpoints.run_dir import IMPORTED, RunConfig, kept_files
 from jaxformer.checkpoints.saved_run import run_and_step
-from jaxformer.checks import at_least, check_argument, check_types, optional
+from jaxformer.checks import at_least, check_argument, check_arguments, check_types, optional
 from jaxformer.config.experiment import Config
 from jaxformer.data.base import Data
 from jaxformer.data.labels import load_labels
@@ -62,9 +62,10 @@ class PredictionConfig:
 
     def __post_init__(self):
         check_types(self)
-        for name, rule in (("batch_size", at_least(1)), ("max_length", optional(at_least(8)))):
-            value = getattr(self, name)
-            check_argument(name, value, rule.allows(value), rule.expected)
+        check_arguments(
+            batch_size=(self.batch_size, at_least(1)),
+            max_length=(self.max_length, optional(at_least(8))),
+        )
         count = len(self.text or ("text",))
         check_argument("text", self.text, count in (1, 2), "one column or two")
 
