@@ -31,8 +31,11 @@ from jaxformer.functional.dropout import dropout
 from jaxformer.functional.float8 import Rounded, product
 
 _LARGEST = 127
-# On a CPU, jaxlib 0.12 multiplies four rows of bfloat16 in three quarters of the time of two.
-_COPIES_OF_BFLOAT16 = 4 if jax.__version_info__ >= (0, 12) else 2
+# A CPU multiplies up to this many rows faster with a transposed kernel as the left operand; with
+# jaxlib 0.12, no integers.
+_FEW_ROWS = 128
+_FEW_INTEGERS = _FEW_ROWS if jax.__version_info__ < (0, 12) else 0
+_PAGE, _LINE = 4096, 64
 
 
 @jax.tree_util.register_dataclass
@@ -40,14 +43,16 @@ _COPIES_OF_BFLOAT16 = 4 if jax.__version_info__ >= (0, 12) else 2
 class Transposed:
     """A kernel on one device, as a matrix with the contracted axis last.
 
-    XLA's CPU backend reads this layout two to three times as fast for few rows, if both operands
+    XLA's CPU backend reads this layout two to four times as fast for few rows, if both operands
     are matrices.
     """
 
     matrix: jax.Array
-    """`[F, D]`: outputs by contracted inputs."""
+    """`[F, D + padding]`: outputs by contracted inputs."""
     outputs: tuple[int, ...] = field(metadata={"static": True})
     """The sizes of the output axes."""
+    padding: int = field(default=0, metadata={"static": True})
+    """The number of columns of zeros at the end."""
 
 
 @jax.tree_util.register_dataclass
@@ -117,6 +122,32 @@ Kernel = jax.Array | Transposed | Quantized | Part | Adapted | Rounded
 ArrayLike = jax.Array | jax.ShapeDtypeStruct
 
 
+def transposed(kernel: jax.Array, outputs: tuple[int, ...]) -> Transposed:
+    """Transposes a kernel, or a stack of them.
+
+    On a CPU, rows that would displace each other in the cache get a cache line of zeros.
+
+    Args:
+        kernel: `[*layers, D, F]`.
+        outputs: The sizes of the output axes, whose product is F.
+
+    Returns:
+        The kernel, with a matrix `[*layers, F, D + padding]`.
+    """
+    matrix = kernel.mT
+    padding = _LINE // matrix.dtype.itemsize if platform() == "cpu" and _aliased(matrix) else 0
+    widths = [(0, 0)] * (matrix.ndim - 1) + [(0, padding)]
+    return Transposed(jnp.pad(matrix, widths), outputs, padding)
+
+
+def _aliased(matrix: ArrayLike) -> bool:
+    """Whether the rows of a narrow matrix displace each other in a CPU's cache."""
+    # A product of bfloat16 or int8 reads several rows of its left operand at a time. The beginnings
+    # of rows whose sizes are multiples of a page share a set of the cache.
+    itemsize = matrix.dtype.itemsize
+    return itemsize < 4 and matrix.shape[-1] * itemsize % _PAGE == 0
+
+
 def quantized(kernel: jax.Array, contract: int, layers: int = 0) -> Quantized:
     """Quantizes a kernel, or a stack of them.
 
@@ -153,7 +184,8 @@ def as_array(kernel: Kernel) -> ArrayLike:
         The kernel itself if it is an array, otherwise its shape.
     """
     if isinstance(kernel, Transposed):
-        return jax.ShapeDtypeStruct(kernel.matrix.shape[::-1], kernel.matrix.dtype)
+        num_outputs, width = kernel.matrix.shape
+        return jax.ShapeDtypeStruct((width - kernel.padding, num_outputs), kernel.matrix.dtype)
     if isinstance(kernel, Quantized):
         return jax.ShapeDtypeStruct(as_array(kernel.values).shape, kernel.scales.dtype)
     if isinstance(kernel, Part):
@@ -175,7 +207,7 @@ def dense(kernel: Kernel, contracted: tuple[int, ...]) -> jax.Array:
         `[*contracted, *outputs]`.
     """
     if isinstance(kernel, Transposed):
-        return jnp.moveaxis(kernel.matrix, -1, 0).reshape(*contracted, *kernel.outputs)
+        return kernel.matrix.T[: math.prod(contracted)].reshape(*contracted, *kernel.outputs)
     if isinstance(kernel, Quantized):
         values = dense(kernel.values, contracted).astype(jnp.float32)
         return values * jnp.expand_dims(kernel.scales, tuple(range(len(contracted))))
@@ -350,13 +382,12 @@ def _contract_value(x, kernel, *, contract, dtype):
 
 def _contract_transposed(x, kernel, contract):
     batch = x.shape[: x.ndim - contract]
-    rows = x.reshape(math.prod(batch), -1)
-    dimensions = (((1,), (1,)), ((), ()))
+    rows = jnp.pad(x.reshape(math.prod(batch), -1), ((0, 0), (0, kernel.padding)))
     if kernel.matrix.dtype == jnp.int8 and platform() == "cpu":
         # XLA's CPU backend would first write the kernel in another dtype. Two operands in int8 it
         # multiplies twice as fast as two in bfloat16.
         rounded = quantized(rows, 1, layers=1)
-        y = _dot_rows(rounded.values, kernel.matrix, dimensions) * rounded.scales[:, None]
+        y = _dot_matrix(rounded.values, kernel.matrix) * rounded.scales[:, None]
     elif rows.shape[0] == 1 and platform() == "gpu":
         # A single kernel reads the matrix row by row. XLA would split the product in parts, which
         # other kernels prepare and add up.
@@ -364,22 +395,43 @@ def _contract_transposed(x, kernel, contract):
         matrix = kernel.matrix.astype(x.dtype).astype(wide)
         y = jnp.sum(rows.astype(wide) * matrix, axis=1)[None]
     else:
-        y = _dot_rows(rows, kernel.matrix.astype(x.dtype), dimensions)
+        y = _dot_matrix(rows, kernel.matrix.astype(x.dtype))
     return y.reshape(*batch, *kernel.outputs)
+
+
+def _dot_matrix(x, matrix):
+    """Returns `x matrix^T`; on a CPU the matrix is the left operand if `x` has few rows.
+
+    XLA's CPU backend reads the left operand where it lies and first writes the right one to a
+    buffer in another order, which takes longer than a product with few rows.
+    """
+    rows, dtype = x.shape[0], x.dtype
+    dimensions = ((1,), (1,)), ((), ())
+    few = rows <= (_FEW_INTEGERS if dtype == jnp.int8 else _FEW_ROWS)
+    if platform() != "cpu" or not few or (_aliased(matrix) and rows < 16):
+        return _dot_rows(x, matrix, dimensions)
+    padded = rows
+    if 16 < rows < 64:
+        padded = -(-rows // 32) * 32
+    elif rows == 1 and dtype.itemsize < 4:
+        padded = 2
+    x = jnp.pad(x, ((0, padded - rows), (0, 0)))
+    # Without the barrier XLA would turn this into the product with `x` on the left again.
+    return jax.lax.optimization_barrier(dot(matrix, x, dimensions)).T[:rows]
 
 
 def _dot_rows(x, kernel, dimensions, spec=None, dtype=None):
     """Returns `dot`, repeating `x` if it is a single row of bfloat16 or int8.
 
-    XLA multiplies two rows eight times as fast as one on a CPU; on a GPU it materializes the
+    XLA multiplies a few rows eight times as fast as one on a CPU; on a GPU it materializes the
     products of a single row before summing them (decoding at batch size 1).
     """
     rows = x.shape[: x.ndim - len(dimensions[0][0])]
     single = bool(rows) and math.prod(rows) == 1 and x.dtype in (jnp.bfloat16, jnp.int8)
     if single and platform() in ("cpu", "gpu"):
-        few = x.dtype == jnp.int8 or platform() == "gpu"
-        copies = [x] * (2 if few else _COPIES_OF_BFLOAT16)
-        return dot(jnp.concatenate(copies), kernel, dimensions, spec, dtype)[:1]
+        # With jaxlib 0.12 a CPU multiplies four rows of bfloat16 faster than two.
+        copies = 4 if platform() == "cpu" and x.dtype == jnp.bfloat16 else 2
+        return dot(jnp.concatenate([x] * copies), kernel, dimensions, spec, dtype)[:1]
     return dot(x, kernel, dimensions, spec, dtype)
 
 

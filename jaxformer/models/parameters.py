@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxformer.functional.linear import Kernel, Part, Quantized, Transposed, quantized
+from jaxformer.functional.linear import Kernel, Part, Quantized, quantized, transposed
 from jaxformer.nn.layers import Embedding, num_layer_axes, num_stacking_axes
 from jaxformer.nn.sublayer import Sublayer
 
@@ -222,7 +222,7 @@ class ArrangedModel:
             kernel, scales = rounded.values, rounded.scales
         if self._transposed:
             matrix = kernel.reshape(*layers, math.prod(inputs), math.prod(outputs))
-            kernel = Transposed(matrix.mT, outputs)
+            kernel = transposed(matrix, outputs)
         return kernel if scales is None else Quantized(kernel, scales)
 
     def _sizes(self, name: str) -> tuple[tuple[int, ...], ...]:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxformer import functional as F
 from jaxformer.functional import norms
 from jaxformer.functional.attention import reference
-from jaxformer.functional.linear import Adapted, Quantized, Transposed, dense, lookup
+from jaxformer.functional.linear import Adapted, Quantized, dense, lookup, transposed
 from jaxformer.functional.losses import contrastive, distillation
 from jaxformer.functional.losses import cross_entropy as losses
 
@@ -295,9 +295,9 @@ CASES = {
         {"x": normal(3, 5), "scales": normal(3)},
     ),
     "linear transposed": Case(
-        lambda p: F.linear(p["x"], Transposed(p["matrix"], (2, 2))),
-        lambda p: (p["x"] @ p["matrix"].T).reshape(3, 2, 2),
-        {"x": normal(3, 5), "matrix": normal(4, 5)},
+        lambda p: F.linear(p["x"], transposed(p["kernel"], (2, 2))),
+        lambda p: (p["x"] @ p["kernel"]).reshape(3, 2, 2),
+        {"x": normal(3, 5), "kernel": normal(5, 4)},
     ),
     "attention": Case(
         attend("blockwise", softcap=3.0),
@@ -747,6 +747,7 @@ PARTS = {
     "columns_by_weights",
     "dequantized",
     "dot",
+    "transposed",
     "everywhere",
     "gathered",
     "joined",

@@ -12,7 +12,7 @@ from jax.sharding import AxisType, PartitionSpec
 from jaxprs import equations
 
 from jaxformer.functional import linear
-from jaxformer.functional.linear import Transposed, dot
+from jaxformer.functional.linear import Quantized, Transposed, dense, dot, quantized, transposed
 
 P = PartitionSpec
 
@@ -102,6 +102,29 @@ def test_a_transposed_kernel_maps_as_it_does_in_order(
     with mock.patch.object(sys.modules[dot.__module__], "platform", return_value=platform):
         actual = linear(x.astype(dtype), transposed, added, **options)
     assert_close(actual, expected, 1e-6)
+
+
+# The widths whose rows share a set of a CPU's cache are multiples of 2048 and 4096.
+@pytest.mark.parametrize(
+    ("dtype", "width"), [("bfloat16", 2048), ("bfloat16", 40), ("float32", 2048), ("int8", 4096)]
+)
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_any_number_of_rows_is_multiplied_with_a_transposed_kernel(dtype, width, platform):
+    random = np.random.default_rng(0)
+    kernel, x = random.normal(size=(width, 6)), random.normal(size=(130, width))
+    with mock.patch.object(sys.modules[dot.__module__], "platform", return_value=platform):
+        if dtype == "int8":
+            rounded = quantized(jnp.float32(kernel), 1)
+            scales = rounded.scales.reshape(2, 3)
+            form, tolerance = Quantized(transposed(rounded.values, (2, 3)), scales), 0.02
+        else:
+            form, tolerance = transposed(jnp.asarray(kernel, dtype), (2, 3)), 1e-5
+        held = np.float64(dense(form, (width,)))
+        assert_close(held.reshape(width, 6), kernel, 1 / 250)
+        for rows in (1, 2, 15, 16, 17, 33, 128, 130):
+            given = jnp.asarray(x[:rows], "bfloat16" if dtype == "bfloat16" else "float32")
+            found = jax.jit(partial(linear, dtype=jnp.float32))(given, form)
+            assert_close(found, np.tensordot(np.float64(given), held, 1), tolerance)
 
 
 def test_all_three_products_run_in_bfloat16_and_accumulate_in_float32():
