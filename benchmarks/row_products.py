@@ -46,14 +46,15 @@ def xla(rows: int) -> Callable[[], None]:
     import jax
     import jax.numpy as jnp
 
-    from jaxformer.functional.linear import Transposed, linear
+    from jaxformer.functional.linear import linear, transposed
 
-    kernels = [jnp.full((OUT, WIDTH), n, jnp.bfloat16) for n in range(KERNELS)]
+    fulls = (jnp.full((WIDTH, OUT), n, jnp.bfloat16) for n in range(KERNELS))
+    kernels = [transposed(full, (OUT,)) for full in fulls]
     x = jnp.ones((rows, WIDTH), jnp.bfloat16)
 
     @jax.jit
     def products(x, kernels):
-        return [linear(x, Transposed(kernel, (OUT,))) for kernel in kernels]
+        return [linear(x, kernel) for kernel in kernels]
 
     return lambda: jax.block_until_ready(products(x, kernels))
 
