@@ -1,4 +1,4 @@
-"""What mkdocs builds that is no file of docs/: pages of the repository, the reference, the zoo."""
+"""Pages that mkdocs builds from outside docs/: pages of the repository, the reference, the zoo."""
 
 import posixpath
 import re

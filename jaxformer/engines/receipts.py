@@ -32,7 +32,7 @@ class Receipt:
     equal_greedy_tokens: int
     """How many of them were equal before the first that differed."""
     equal_tokens_of_text: bool | None
-    """Whether the engine's tokenizer gives the same tokens; None: it has none."""
+    """Whether the engine's tokenizer gives the same tokens; None if it has none."""
     bytes: int
     """The size of the export."""
     seconds: float

@@ -87,7 +87,7 @@ def end_token(pretrained: Pretrained) -> int | None:
 
 
 def named_token(pretrained: Pretrained, name: str) -> int | None:
-    """Returns the token that the tokenizer of a model has under a name; None: it has none."""
+    """Returns the token that the tokenizer of a model has under a name; None if it has none."""
     tokenizer = pretrained.tokenizer
     return None if tokenizer is None else tokenizer.token_to_id(name)
 

@@ -116,7 +116,7 @@ class HFConfig:
         return f"{given[-1]} = {self.values[given[-1]]!r}" if given else "nothing"
 
     def take(self, name: str, default: Any = REQUIRED) -> Any:
-        """Returns the value of a field, or its default in transformers; `REQUIRED`: it has none."""
+        """Returns the value of a field, its default in transformers, or `REQUIRED`."""
         self._read.pop(name, None)
         self._read[name] = None
         if name in self.values:

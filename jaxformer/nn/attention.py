@@ -379,7 +379,7 @@ class DotProductAttention(SelfAttentionConfig):
     bias: bool = False
     """Biases of the query, key and value projections."""
     key_bias: bool = True
-    """False: the key projection has none of them (BEiT)."""
+    """False leaves them out of the key projection (BEiT)."""
     output_bias: bool = False
     """Bias of the output projection."""
     scale: float | None = None

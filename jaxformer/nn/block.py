@@ -43,7 +43,7 @@ class BlockConfig(abc.ABC):
             sublayers: Those of the model: (self_attention, feed_forward), and in the decoder of an
                 encoder-decoder (self_attention, cross_attention, feed_forward).
             position: The positional scheme of the layer.
-            window: The sliding window of the layer; None: it has none.
+            window: The sliding window of the layer; None if it has none.
 
         Returns:
             The block.

@@ -150,7 +150,7 @@ class Experts(FeedForwardConfig):
     bias: bool = False
     """Biases of the experts' linear maps."""
     shared: SharedExpert | None = None
-    """A feed-forward layer of all tokens (Qwen2-MoE, DeepSeek). None: there is none."""
+    """A feed-forward layer of all tokens (Qwen2-MoE, DeepSeek); None if there is none."""
     dense_layers: int = 0
     """Layers of a decoder, the first ones, that have a gated MLP of width model.mlp_dim in its
     place (DeepSeek)."""

@@ -118,7 +118,7 @@ class SublayerConfig(abc.ABC):
             key: A PRNG key for the initial values.
             config: The model's sizes and settings.
             position: The positional scheme of the layer.
-            window: The sliding window of the layer; None: it has none.
+            window: The sliding window of the layer; None if it has none.
 
         Returns:
             The sublayer.

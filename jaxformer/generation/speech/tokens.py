@@ -31,7 +31,7 @@ class SpeechTokens:
     latest_start: int | None = None
     """The number of the latest timestamp that a text may begin with; None: any."""
     previous: int | None = None
-    """The token before the text of the previous window; None: there is none."""
+    """The token before the text of the previous window; None if there is none."""
     forced: tuple[int | None, ...] = ()
     """The tokens after the start in older files; None stands for the language."""
     alignment_heads: tuple[tuple[int, int], ...] = ()
