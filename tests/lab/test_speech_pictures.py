@@ -17,7 +17,7 @@ from jaxformer.generation.speech.features import filter_banks_of
 from jaxformer.lab.speech.alignment import answer_maps, answer_of
 from jaxformer.lab.speech.attention import over_time, steps_of, time_maps
 from jaxformer.lab.speech.classes import classified_spectrogram, patch_weights, top_classes
-from jaxformer.lab.speech.lattice import emissions_picture, labelled, lattice_pictures
+from jaxformer.lab.speech.lattice import Labelled, emissions_picture, labelled, lattice_pictures
 from jaxformer.lab.speech.report import PAGE, SpeechReport, sampling_rate_of
 from jaxformer.lab.speech.sound import Sound, mel_centres, sound_picture, spectrogram_of
 from jaxformer.pretrained.auto import load
@@ -128,6 +128,17 @@ def test_a_given_text_is_aligned(words_listener):
 @pytest.fixture(scope="module")
 def speaker(tmp_path_factory):
     return save_speaker(tmp_path_factory.mktemp("speaker"))
+
+
+def test_the_likeliest_token_of_each_frame_has_a_row_however_unlikely_it_is():
+    scores = np.random.default_rng(0).normal(scale=0.01, size=(50, 60)).astype(np.float32)
+    log_probs = scores - np.log(np.exp(scores).sum(1, keepdims=True))
+    names = [f"t{number}" for number in range(60)]
+    found = Labelled(log_probs, 0, (1,), names, "t1", 0.02, [])
+    best = len({*log_probs.argmax(1)} - {0}) + 1
+    axes = emissions_picture(found).axes[0]
+    assert len(axes.get_yticks()) == min(best, 41)
+    assert np.isfinite(axes.lines[0].get_ydata()).sum() > 40
 
 
 @pytest.mark.slow

@@ -87,8 +87,10 @@ def emissions_picture(found: Labelled) -> Any:
     probabilities = np.exp(found.log_probs)
     best = probabilities.argmax(axis=1)
     largest = probabilities.max(axis=0)
-    order = np.argsort(-largest, kind="stable")[:_MOST_CLASSES]
-    kept = [n for n in order if largest[n] >= _LEAST_SHARE and n != found.blank]
+    is_best = np.isin(np.arange(len(largest)), best)
+    order = np.lexsort((-largest, ~is_best))[:_MOST_CLASSES]
+    drawn = is_best | (largest >= _LEAST_SHARE)
+    kept = [n for n in order if drawn[n] and n != found.blank]
     shown = [*sorted(kept), found.blank]
     place = {number: row for row, number in enumerate(shown)}
     width = max(1, round(_SECONDS_OF_ROW / found.seconds))
