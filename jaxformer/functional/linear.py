@@ -408,12 +408,15 @@ def _dot_matrix(x, matrix):
     rows, dtype = x.shape[0], x.dtype
     dimensions = ((1,), (1,)), ((), ())
     few = rows <= (_FEW_INTEGERS if dtype == jnp.int8 else _FEW_ROWS)
+    # The table of a tied head has no padding; from 16 rows on that no longer matters.
     if platform() != "cpu" or not few or (_aliased(matrix) and rows < 16):
         return _dot_rows(x, matrix, dimensions)
     padded = rows
     if 16 < rows < 64:
+        # 20 rows take longer than 32; with jaxlib 0.12, 40 take longer than 64.
         padded = -(-rows // 32) * 32
     elif rows == 1 and dtype.itemsize < 4:
+        # One row takes four times as long as two.
         padded = 2
     x = jnp.pad(x, ((0, padded - rows), (0, 0)))
     # Without the barrier XLA would turn this into the product with `x` on the left again.
