@@ -25,11 +25,12 @@ ELEMENTWISE = {
     "clamp", "clz", "concatenate", "convert_element_type", "copy", "cos", "div", "dynamic_slice",
     "eq", "erf", "erf_inv", "exp", "exp2", "expand_dims", "expm1", "floor", "ge", "gt", "imag",
     "integer_pow", "iota", "is_finite", "le", "log", "log1p", "logistic", "lt", "max", "min",
-    "mul", "name", "ne", "neg", "nextafter", "not", "or", "pad", "population_count", "pow",
-    "pvary", "random_bits", "random_unwrap", "random_wrap", "real", "reduce_precision", "rem",
-    "reshape", "rev", "round", "rsqrt", "select_n", "shift_left", "shift_right_arithmetic",
-    "shift_right_logical", "sign", "sin", "slice", "split", "sqrt", "square", "squeeze", "stack",
-    "stop_gradient", "sub", "tan", "tanh", "threefry2x32", "tile", "transpose", "xor",
+    "mul", "name", "ne", "neg", "nextafter", "not", "one_minus_square", "or", "pad", "polynomial",
+    "population_count", "pow", "pvary", "random_bits", "random_unwrap", "random_wrap", "real",
+    "reduce_precision", "rem", "reshape", "rev", "round", "rsqrt", "select_n", "shift_left",
+    "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "slice", "split", "sqrt",
+    "square", "squeeze", "stack", "stop_gradient", "sub", "tan", "tanh", "threefry2x32", "tile",
+    "transpose", "unstack", "xor",
 }  # fmt: skip
 """Operations that XLA fuses with their consumers or their producer."""
 NOT_FUSED = {"pallas_call", "gather", "scatter-add", "sort", "custom_call", "top_k"}
@@ -317,8 +318,7 @@ def _loop_parts(op: Operation) -> _LoopParts:
     """Returns the operands and results of a `scan`, `while` or `cond`."""
     params, operands = op.equation.params, op.operands
     if op.name == "scan":
-        consts = params["num_consts"]
-        carry = params["num_carry"]
+        consts, carry = _scan_counts(params)
         constants = operands[:consts]
         state = operands[consts : consts + carry]
         owned = op.bodies[0].inputs[consts : consts + carry]
@@ -337,6 +337,14 @@ def _loop_parts(op: Operation) -> _LoopParts:
         len(op.results),
         [list(compress(body.inputs, moves)) for body in op.bodies],
     )
+
+
+def _scan_counts(params: dict) -> tuple[int, int]:
+    """Returns how many operands of a `scan` are constants, and how many are state."""
+    if "ft_in" in params:  # since JAX 0.12
+        constants, state, _ = params["ft_in"].unpack()
+        return len(constants), len(state)
+    return params["num_consts"], params["num_carry"]
 
 
 def mark_row_major(program: Program) -> None:

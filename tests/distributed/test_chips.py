@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from jax._src.pallas.mosaic import tpu_info
+from jax.experimental.pallas import tpu as pltpu
 
 from jaxformer.distributed.chips import CHIPS, find_chip
 from jaxformer.errors import ArgumentError
@@ -30,8 +30,7 @@ def test_training_reports_the_same_peak(chip):
 def test_a_tpu_is_what_jax_says(name):
     chip = CHIPS[name]
     cores = {"v4": 2, "v5p": 2}.get(name, 1)
-    version = tpu_info.ChipVersion(name.removeprefix("tpu"))
-    info = tpu_info._get_tpu_info_impl(version, cores)
+    info = pltpu.get_tpu_info_for_chip(pltpu.ChipVersion(name.removeprefix("tpu")), cores)
     assert chip.peak_flops.value == pytest.approx(cores * info.bf16_ops_per_second, rel=0.01)
     # What the compiler leaves to programs is less than what the chip has.
     assert 0.9 < chip.memory.value / (cores * info.hbm_capacity_bytes) < 1.07

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import PartitionSpec
 
 from jaxformer.checks import check_types
 from jaxformer.errors import ConfigError
@@ -20,6 +21,8 @@ from jaxformer.functional.arrays import (
     assert_bool,
     check_choice,
     check_result,
+    place,
+    spec_of,
     whole_rows,
 )
 from jaxformer.functional.linear import Kernel
@@ -422,6 +425,9 @@ def pool(
         chosen = positions == jnp.max(jnp.where(valid, positions, 0), axis=1, keepdims=True)
     else:
         chosen = valid
+    # JAX 0.12 multiplies only what is sharded alike.
+    spec = spec_of(hidden)
+    chosen = place(chosen, spec and PartitionSpec(*spec[:2]))
     total = jnp.einsum(
         "btd,bt->bd", hidden, chosen.astype(hidden.dtype), preferred_element_type=jnp.float32
     )
