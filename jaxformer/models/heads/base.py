@@ -429,7 +429,11 @@ def pool(
     spec = spec_of(hidden)
     chosen = place(chosen, spec and PartitionSpec(*spec[:2]))
     total = jnp.einsum(
-        "btd,bt->bd", hidden, chosen.astype(hidden.dtype), preferred_element_type=jnp.float32
+        "btd,bt->bd",
+        hidden,
+        chosen.astype(hidden.dtype),
+        preferred_element_type=jnp.float32,
+        out_sharding=spec and PartitionSpec(spec[0], spec[2]),
     )
     count = jnp.maximum(jnp.sum(chosen, axis=1, keepdims=True), 1)
     return (total / count).astype(hidden.dtype)
