@@ -90,7 +90,9 @@ test-tpu: $(VENV)/libtpu
 # The newest JAX needs a newer Python than 3.11, with which `make test` tests the oldest.
 NEWEST ?= $(firstword $(foreach python,python3.13 python3.12 $(wildcard $(HOME)/.pyenv/versions/3.1[23]*/bin/python),$(if $(shell $(python) --version 2>/dev/null),$(python))))
 NEWEST_VENV ?= .venv-newest
-NEWEST_TESTS ?= tests/nn tests/optim tests/doctor tests/models/test_decoder.py tests/training/test_step.py tests/checkpoints/test_checkpointer.py
+NEWEST_TESTS ?= tests/nn tests/optim tests/doctor tests/plan tests/models/test_decoder.py tests/models/test_pooling.py \
+	tests/training/test_step.py tests/checkpoints/test_checkpointer.py tests/distributed/test_sharding.py \
+	tests/functional/test_attention_sharded.py tests/functional/test_linear.py tests/generation/test_decode_program.py
 
 newest:
 	@echo $(NEWEST)

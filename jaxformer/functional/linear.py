@@ -412,12 +412,12 @@ def _dot_matrix(x, matrix):
     if platform() != "cpu" or not few or (_aliased(matrix) and rows < 16):
         return _dot_rows(x, matrix, dimensions)
     padded = rows
-    if 16 < rows < 64:
-        # 20 rows take longer than 32; with jaxlib 0.12, 40 take longer than 64.
-        padded = -(-rows // 32) * 32
-    elif rows == 1 and dtype.itemsize < 4:
+    if rows == 1 and dtype.itemsize < 4:
         # One row takes four times as long as two.
         padded = 2
+    elif 16 < rows < 64 and dtype != jnp.int8:
+        # 20 rows take longer than 32; with jaxlib 0.12, 40 take longer than 64.
+        padded = -(-rows // 32) * 32
     x = jnp.pad(x, ((0, padded - rows), (0, 0)))
     # Without the barrier XLA would turn this into the product with `x` on the left again.
     return jax.lax.optimization_barrier(dot(matrix, x, dimensions)).T[:rows]

@@ -44,7 +44,9 @@ def test_a_wrong_result_is_found(case):
 
 def test_the_keys_of_packed_documents_were_misplaced_before_jax_0_12():
     wrong = BY_NAME["packed documents in cuDNN"].error() > 0
-    assert wrong == (jax.__version_info__ < (0, 12))
+    # In 0.11.2 they are right, too.
+    assert wrong or jax.__version_info__ >= (0, 11)
+    assert not wrong or jax.__version_info__ < (0, 12)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
