@@ -183,8 +183,6 @@ def check_mesh(model: ModelConfig, sizes: Mapping[str, int]) -> None:
     for stack in model.stacks:
         _check_tensor_axis(stack, sizes["tensor"])
         _check_divides("mesh.fsdp", sizes["fsdp"], "model.model_dim", stack.model_dim)
-        if "vocab_size" in stack.input_fields:
-            _check_vocabulary_divides(stack.vocab_size, sizes["tensor"] * sizes["fsdp"])
     if math.prod(sizes.values()) > 1:
         abstract_model = abstract_model_of(model)
         mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes))
@@ -460,16 +458,6 @@ def _check_batch_size(name: str, batch_size: int, parts: int, sizes: Mapping[str
             f"{parts} x {replicas} = {parts * replicas}, which would give every device the same "
             f"number of rows: choose a multiple of {parts * replicas}, or let devices share rows "
             "(mesh.sequence)"
-        )
-
-
-def _check_vocabulary_divides(size: int, devices: int) -> None:
-    if size % devices:
-        padded = -(-size // devices) * devices
-        raise ConfigError(
-            f"model.vocab_size = {size} is not divisible by mesh.tensor x mesh.fsdp = {devices}, "
-            f"over which the vocabulary is sharded: pad it to {padded} (rows beyond the "
-            "tokenizer's tokens do no harm)"
         )
 
 

@@ -20,6 +20,7 @@ from jax.sharding import (
 from jaxformer.checks import check_field, check_types
 from jaxformer.errors import ConfigError
 from jaxformer.functional.arrays import mesh_axes, place, without
+from jaxformer.io.notices import warn_once
 
 MESH_AXES = ("data", "fsdp", "tensor", "sequence", "expert")
 _MOST_VIRTUAL_DEVICES = 1024
@@ -218,26 +219,48 @@ def parameter_shardings(
 def parameter_sharding(
     mesh: Mesh | AbstractMesh, name: str, axes: tuple[str, ...], shape: tuple[int, ...]
 ) -> NamedSharding:
-    """Returns the sharding of a parameter. Axes of size 1 are not sharded."""
+    """Returns the sharding of a parameter.
+
+    Axes of size 1 are not sharded, and a vocabulary only over the mesh axes that divide it.
+    """
     used: set[str] = set()
     entries = []
     for axis, size in zip(axes, shape, strict=True):
         if axis not in RULES:
             raise ConfigError(f"parameter {name}: axis {axis!r} has no rule; known: {list(RULES)}")
-        wanted = set(mesh_axes(RULES[axis]))
+        rule = RULES[axis]
+        wanted = set(mesh_axes(rule))
         if used & wanted:
             raise ConfigError(f"parameter {name}: axes {axes} use {used & wanted} twice")
         used |= wanted
         parts = math.prod(mesh.shape[mesh_axis] for mesh_axis in wanted)
         if size != 1 and size % parts:
-            over = " x ".join(f"mesh.{mesh_axis}" for mesh_axis in mesh_axes(RULES[axis]))
-            raise ConfigError(
-                f"the parameter {name} {tuple(shape)} cannot be sharded as {axes} over a mesh of "
-                f"{dict(mesh.shape)}: {axis!r} = {size} is not divisible by {over} = {parts}; "
-                "choose sizes that divide it"
-            )
-        entries.append(None if size == 1 else _cut(mesh, RULES[axis]))
+            over = " x ".join(f"mesh.{mesh_axis}" for mesh_axis in mesh_axes(rule))
+            if axis != "vocab":
+                raise ConfigError(
+                    f"the parameter {name} {tuple(shape)} cannot be sharded as {axes} over a mesh "
+                    f"of {dict(mesh.shape)}: {axis!r} = {size} is not divisible by {over} = "
+                    f"{parts}; choose sizes that divide it"
+                )
+            rule = _dividing(mesh, mesh_axes(rule), size)
+            if isinstance(mesh, Mesh):
+                left = " x ".join(f"mesh.{mesh_axis}" for mesh_axis in rule)
+                held = f"sharded over {left} alone" if left else "whole on each device"
+                warn_once(
+                    f"the vocabulary of {size} is not divisible by {over} = {parts}: its tables "
+                    f"are {held}"
+                )
+        entries.append(None if size == 1 else _cut(mesh, rule))
     return NamedSharding(mesh, PartitionSpec(*entries))
+
+
+def _dividing(mesh: Mesh | AbstractMesh, candidates: tuple[str, ...], size: int) -> tuple[str, ...]:
+    """Returns the mesh axes whose devices divide `size`: each that does with those before it."""
+    chosen: tuple[str, ...] = ()
+    for axis in candidates:
+        parts = math.prod(mesh.shape[each] for each in (*chosen, axis))
+        chosen += (axis,) if size % parts == 0 else ()
+    return chosen
 
 
 def batch_sharding(mesh: Mesh | AbstractMesh) -> NamedSharding:

@@ -44,7 +44,6 @@ def test_the_experiment_itself_is_fine(run):
         (["--mesh.data", "16"], ["needs 16 devices", "JAX_NUM_CPU_DEVICES=16"]),
         (["--mesh.data", "4294967296"], ["needs 4294967296 devices, 8 are here."]),
         (["--mesh.data", str(2**32), "--mesh.fsdp", str(2**32)], [f"needs {2**64} devices"]),
-        (["--model.vocab-size", "259", "--mesh.tensor", "2"], ["259", "pad it to 260"]),
         (
             ["--model.position", "Learned", "--model.position.max-length", "8"],
             ["8 positions", "sequence length 16"],

@@ -87,6 +87,9 @@ TRAIN = {
     TIED: TrainConfig(gradient_accumulation=2, loss_chunk=5, label_smoothing=0.1, z_loss=0.01),
     UNTIED: TrainConfig(ema_decay=0.9),
 }
+# Vocabularies that neither fsdp = 2 nor tensor = 2 divides, and that one of them does.
+ODD, EVEN = replace(TIED, vocab_size=41), replace(UNTIED, vocab_size=42)
+TRAIN |= {ODD: TRAIN[TIED], EVEN: TRAIN[UNTIED]}
 
 
 def program_on(mesh, model, optimizer=None):
@@ -175,7 +178,22 @@ def shares(mesh, axes, shape):
 )
 @pytest.mark.quick("tied=True-(2, 2, 2)")
 def test_a_sharded_step_is_the_unsharded_one(model, mesh):
-    actual, expected = three_steps(mesh, model), three_steps((1, 1, 1), model)
+    assert_same_steps(three_steps(mesh, model), three_steps((1, 1, 1), model))
+
+
+@pytest.mark.parametrize(
+    ("model", "entry"), [(ODD, None), (EVEN, "tensor")], ids=["odd, tied", "even, untied"]
+)
+@pytest.mark.first("odd, tied")
+def test_a_vocabulary_is_cut_over_the_devices_that_divide_it(model, entry):
+    actual = three_steps((2, 2, 2), model)
+    assert_same_steps(actual, three_steps((1, 1, 1), model))
+    for name, axes in actual.program.abstract_model.axes.items():
+        if "vocab" in axes:
+            assert actual.state.params[name].sharding.spec[axes.index("vocab")] == entry
+
+
+def assert_same_steps(actual, expected):
     for name in ("loss", "gradient_norm", "accuracy", "tokens"):
         values, wanted = ([m[name] for m in run.history] for run in (actual, expected))
         np.testing.assert_allclose(values, wanted, rtol=1e-5, err_msg=name)

@@ -226,7 +226,7 @@ FAULTS = (
     Fault(
         "distributed/parameters: every device holds every parameter",
         "distributed/sharding.py",
-        "entries.append(None if size == 1 else _cut(mesh, RULES[axis]))",
+        "entries.append(None if size == 1 else _cut(mesh, rule))",
         "entries.append(None)",
         ("distributed/test_sharding.py::test_every_device_holds_its_share_and_no_more",),
     ),

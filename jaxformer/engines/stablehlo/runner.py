@@ -1,4 +1,7 @@
-"""Runs the programs of this folder with JAX alone: `python run.py 12 7 9 --new-tokens 16`."""
+"""Runs the programs of this folder: `python run.py 12 7 9 --new-tokens 16`.
+
+It needs JAX and flatbuffers.
+"""
 
 import argparse
 import json
