@@ -259,7 +259,7 @@ def _dividing(mesh: Mesh | AbstractMesh, candidates: tuple[str, ...], size: int)
     chosen: tuple[str, ...] = ()
     for axis in candidates:
         parts = math.prod(mesh.shape[each] for each in (*chosen, axis))
-        chosen += (axis,) if size % parts == 0 else ()
+        chosen += (axis,) if mesh.shape[axis] > 1 and size % parts == 0 else ()
     return chosen
 
 
