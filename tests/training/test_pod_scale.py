@@ -29,8 +29,12 @@ pytestmark = pytest.mark.optimized
 CONFIGS = Path(__file__).parents[2] / "configs"
 # One of each architecture, and of what is cut in its own way; the others are slow.
 QUICK = ("bert", "gemma", "gpt2", "llama:llama3-405b", "mistral", "t5:11b", "vit:22b")
-# Their norms and convolutions, which are whole or cut along one axis, are more than a tenth.
-SMALL = {"whisper.py:base", "whisper.py:small"}
+# Their norms, convolutions and projections to latents, which are whole or cut along one axis, are
+# more than a tenth.
+UNEVEN = {
+    *("whisper.py:base", "whisper.py:small", "deepseek_v3.py"),
+    *("wav2vec2.py", "wav2vec2.py:base", "wav2vec2.py:large"),
+}
 # Other names of sizes that are here under their own (see test_zoo.py).
 ALIASES = {"gpt2_small.py", "llama3_8b.py", "mistral_7b.py"}
 FILES = [path.name for path in WITH_MODEL if path.name not in ALIASES]
@@ -77,7 +81,7 @@ def on_pod(recipe):
 
 
 def lowered(config, program):
-    lengths = config.row_lengths
+    lengths = config.batch_lengths
     return program.lower(config.data.batch_size, lengths, lowering_platforms=("tpu",))
 
 
@@ -103,9 +107,8 @@ def custom_calls(text):
 def test_the_step_lowers_for_a_pod_whose_chips_hold_their_share_of_the_state(recipe):
     config, program = on_pod(recipe)
     state = program.state_shapes
-    if (
-        sizes_of(recipe.split(":")[0]) and recipe not in SMALL
-    ):  # of a tiny model the norms, which are whole, would show
+    # Of a tiny model the norms, which are whole, would show.
+    if sizes_of(recipe.split(":")[0]) and recipe not in UNEVEN:
         whole, share = bytes_of((state.params, state.opt_state))
         assert share < 1.1 * whole / (config.mesh.fsdp * config.mesh.tensor)
 
