@@ -9,7 +9,6 @@ EXTRAS = {
     "compressed_tensors": ("compressed-tensors", "compressed-tensors"),
     "ctranslate2": ("ctranslate2", "ctranslate2"),
     "espeakng_loader": ("espeakng-loader", "speech"),
-    "flatbuffers": ("flatbuffers", "hub"),
     "gcsfs": ("gcsfs", "gcs"),
     "gguf": ("gguf", "gguf"),
     "grain": ("grain", "hub"),

@@ -244,11 +244,10 @@ def parameter_sharding(
                 )
             rule = _dividing(mesh, mesh_axes(rule), size)
             if isinstance(mesh, Mesh):
-                left = " x ".join(f"mesh.{mesh_axis}" for mesh_axis in rule)
-                held = f"sharded over {left} alone" if left else "whole on each device"
+                cut = " x ".join(f"mesh.{mesh_axis}" for mesh_axis in rule)
                 warn_once(
                     f"the vocabulary of {size} is not divisible by {over} = {parts}: its tables "
-                    f"are {held}"
+                    f"are {f'sharded over {cut} alone' if cut else 'whole on each device'}"
                 )
         entries.append(None if size == 1 else _cut(mesh, rule))
     return NamedSharding(mesh, PartitionSpec(*entries))
@@ -259,7 +258,8 @@ def _dividing(mesh: Mesh | AbstractMesh, candidates: tuple[str, ...], size: int)
     chosen: tuple[str, ...] = ()
     for axis in candidates:
         parts = math.prod(mesh.shape[each] for each in (*chosen, axis))
-        chosen += (axis,) if mesh.shape[axis] > 1 and size % parts == 0 else ()
+        if mesh.shape[axis] > 1 and size % parts == 0:
+            chosen += (axis,)
     return chosen
 
 
