@@ -213,8 +213,15 @@ def test_a_model_on_a_mesh_is_exported(divisible, tmp_path):
 
 @pytest.mark.torch
 def test_a_mesh_that_does_not_divide_the_model(folder):
-    with pytest.raises(ConfigError, match=r"\(131, 48\) cannot be sharded as .* over a mesh of"):
-        jaxformer.load(folder, mesh=make_mesh(MeshConfig(1, 2, 1)))
+    with pytest.raises(ConfigError, match=r"cannot be sharded as .* over a mesh of .* = 48 is not"):
+        jaxformer.load(folder, mesh=make_mesh(MeshConfig(1, 5, 1)))
+
+
+@pytest.mark.torch
+def test_a_mesh_that_does_not_divide_the_vocabulary(folder, tmp_path):
+    model = jaxformer.load(folder, mesh=make_mesh(MeshConfig(1, 2, 1)))
+    jaxformer.save(model, tmp_path / "out")
+    assert tensors_of(tmp_path / "out") == tensors_of(folder)
 
 
 @pytest.mark.torch
