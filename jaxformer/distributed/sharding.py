@@ -228,21 +228,21 @@ def parameter_sharding(
     for axis, size in zip(axes, shape, strict=True):
         if axis not in RULES:
             raise ConfigError(f"parameter {name}: axis {axis!r} has no rule; known: {list(RULES)}")
-        rule = RULES[axis]
-        wanted = set(mesh_axes(rule))
+        rule = mesh_axes(RULES[axis])
+        wanted = set(rule)
         if used & wanted:
             raise ConfigError(f"parameter {name}: axes {axes} use {used & wanted} twice")
         used |= wanted
         parts = math.prod(mesh.shape[mesh_axis] for mesh_axis in wanted)
         if size != 1 and size % parts:
-            over = " x ".join(f"mesh.{mesh_axis}" for mesh_axis in mesh_axes(rule))
+            over = " x ".join(f"mesh.{mesh_axis}" for mesh_axis in rule)
             if axis != "vocab":
                 raise ConfigError(
                     f"the parameter {name} {tuple(shape)} cannot be sharded as {axes} over a mesh "
                     f"of {dict(mesh.shape)}: {axis!r} = {size} is not divisible by {over} = "
                     f"{parts}; choose sizes that divide it"
                 )
-            rule = _dividing(mesh, mesh_axes(rule), size)
+            rule = _dividing(mesh, rule, size)
             if isinstance(mesh, Mesh):
                 cut = " x ".join(f"mesh.{mesh_axis}" for mesh_axis in rule)
                 warn_once(

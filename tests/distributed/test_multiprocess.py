@@ -88,7 +88,7 @@ def test_a_process_that_dies_is_one_sentence_for_the_other(runs, tmp_path, victi
     assert processes[1 - victim].returncode == 1
     last, *others = reversed([line for line in output.splitlines() if "Gloo] Rank" not in line])
     assert "error: another process of this job has ended" in last
-    assert re.search(r"rerun the (same )?command", last)
+    assert "rerun the same command" in last
     assert not any(line.startswith(("error", "Traceback", "E", "F", "***")) for line in others)
     processes[victim].communicate()
     assert (

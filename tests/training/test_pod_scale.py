@@ -38,7 +38,7 @@ UNEVEN = {
 # Other names of sizes that are here under their own (see test_zoo.py).
 ALIASES = {"gpt2_small.py", "llama3_8b.py", "mistral_7b.py"}
 FILES = [path.name for path in WITH_MODEL if path.name not in ALIASES]
-# From 256 devices down to what a batch of eight rows can use, or a vocabulary that is not padded.
+# From 256 devices down to what a batch of eight rows can use.
 PODS = [(8, 16, 2), (2, 32, 4), (8, 8, 4), (4, 8, 2), (4, 8, 1), (2, 4, 2), (8, 2, 1)]
 TPU = AbstractDevice("TPU v5p", 2, "tpu")
 GIB = 2**30
