@@ -1,6 +1,7 @@
 """Optional dependencies: the extras of ``pip install 'jaxformer[EXTRA]'``."""
 
 import importlib
+import importlib.util
 from types import ModuleType
 
 EXTRAS = {
@@ -58,6 +59,12 @@ def optional_module(name: str, purpose: str) -> ModuleType:
     except ModuleNotFoundError as error:
         problem = missing_extra(error, purpose)
         raise problem from error
+
+
+def check_installed(name: str, purpose: str) -> None:
+    """Raises MissingExtra if a library is not there; imports nothing, which can take seconds."""
+    if importlib.util.find_spec(name) is None:
+        raise missing_extra(ModuleNotFoundError(name=name), purpose)
 
 
 def missing_extra(

@@ -3,13 +3,14 @@
 import abc
 import logging
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from jaxformer.checks import check_types
 from jaxformer.errors import ConfigError, first_line
-from jaxformer.extras import optional_module
+from jaxformer.extras import check_installed, optional_module
 from jaxformer.io.files import replacing
 
 WANDB_ID = "wandb_run_id"
@@ -66,7 +67,7 @@ class TensorBoard(Logger):
     """Event files in RUN/tensorboard: tensorboard --logdir RUN."""
 
     def check(self):
-        optional_module("tensorboardX", "train.loggers = TensorBoard()")
+        check_installed("tensorboardX", "train.loggers = TensorBoard()")
 
     def open(self, run):
         return _TensorBoardWriter(run)
@@ -74,9 +75,18 @@ class TensorBoard(Logger):
 
 class _TensorBoardWriter(RunWriter):
     def __init__(self, run: LoggedRun):
+        # tensorboardX imports PyTorch if it is there: during the compilation of the first step.
+        self._opening = ThreadPoolExecutor(1).submit(self._open, run)
+
+    @staticmethod
+    def _open(run: LoggedRun) -> Any:
         from tensorboardX import SummaryWriter
 
-        self._events = SummaryWriter(str(run.folder / "tensorboard"), purge_step=run.step + 1)
+        return SummaryWriter(str(run.folder / "tensorboard"), purge_step=run.step + 1)
+
+    @property
+    def _events(self) -> Any:
+        return self._opening.result()
 
     def scalars(self, split, step, values):
         for name, value in values.items():
@@ -118,7 +128,7 @@ class WeightsAndBiases(Logger):
         check_types(self)
 
     def check(self):
-        optional_module("wandb", "train.loggers = WeightsAndBiases()")
+        check_installed("wandb", "train.loggers = WeightsAndBiases()")
 
     def open(self, run):
         return _WandbWriter(self, run)

@@ -86,4 +86,4 @@ def _too_large(config: Config, error: BaseException, steps: list[int]) -> str:
 def _kept(steps: list[int]) -> str:
     if not steps:
         return "No checkpoint was saved yet: the run starts from the beginning."
-    return f"The checkpoint of step {steps[-1]} is kept: rerun the same command to continue from it."
+    return f"The checkpoint of step {steps[-1]} is kept: rerun the same command to go on from it."

@@ -60,7 +60,7 @@ def test_attentions_are_those_of_transformers(kind, architecture, padding, tmp_p
 
 def whole_rows(blocks: np.ndarray, length: int) -> np.ndarray:
     """LongT5's probabilities as `[L, B, N, T, G + T]` of `[L, B, blocks, N, size, 3 size + G]`."""
-    depth, rows, count, heads, size, keys = blocks.shape
+    depth, rows, count, heads, size, _ = blocks.shape
     # A block of queries has its own block of keys, the one before and the one after.
     near = np.zeros((depth, rows, heads, count, size, (count + 2) * size), blocks.dtype)
     for block in range(count):
