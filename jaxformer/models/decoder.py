@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -42,10 +41,6 @@ class DecoderConfig(TextModelConfig):
         check_fields(self, "model", encoder_dim=SIZE_OR_NONE)
         reads = self.cross_attention is not None or self.encoder_dim is None
         check_field(self, "encoder_dim", reads, "None: the model has no cross_attention")
-        first = len(self.feed_forward.first_layers)
-        apart = not first or first <= len(self.windows) == self.num_layers
-        rule = f"a tuple with an entry for each layer: the first {first} have another feed_forward"
-        check_field(self, "windows", apart, rule, "model")
 
     @property
     def block_sublayers(self) -> tuple[SublayerConfig, ...]:
@@ -73,8 +68,6 @@ class DecoderConfig(TextModelConfig):
         """Returns the FLOPs per token, excluding those of the encoder."""
         layers = self.num_layers
         products = block_products(self, self.block_sublayers, layers)
-        for first in self.feed_forward.first_layers:
-            products += first.products(self) - self.feed_forward.products(self)
         products += sum(head.products(self) for head in self.heads)
         attention = attention_flops(self, self.sublayers, layers, lengths["inputs"], causal=True)
         return TokenFlops(2 * products, *attention)
@@ -226,14 +219,7 @@ class Decoder(GenerativeModel):
         padding_id = config.embeddings.padding_id
         self.embedding = Embedding(keys[0], config.vocab_size, width, std, padding_id)
         self.transformer = config.build_transformer(
-            keys[1],
-            width,
-            config.block_sublayers,
-            make_first=[
-                partial(config.block.build, sublayers=(*config.block_sublayers[:-1], first))
-                for first in config.feed_forward.first_layers
-            ],
-            type_sizes=config.type_sizes,
+            keys[1], width, config.block_sublayers, type_sizes=config.type_sizes
         )
         self.reads_encoder = config.cross_attention is not None
         self.heads = build_heads(keys[2], config, config.heads)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, Literal
 
 import jax
@@ -113,12 +112,8 @@ class Encoder(Model):
         dim = config.model_dim
         padding_id = config.embeddings.padding_id
         self.embedding = Embedding(keys[0], config.vocab_size, width, std, padding_id)
-        first = config.first_block
         self.transformer = config.build_transformer(
-            keys[1],
-            width,
-            make_first=[partial(first.build, sublayers=config.sublayers)] if first else [],
-            type_sizes=config.type_sizes,
+            keys[1], width, first_block=config.first_block, type_sizes=config.type_sizes
         )
         has_pooler = config.pooler is not None
         axes = ({"embed": dim}, {"pooled": dim})

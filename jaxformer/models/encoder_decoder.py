@@ -105,11 +105,12 @@ class EncoderDecoderConfig(TextModelConfig):
         """The configuration of the decoder's blocks, without windows, and input layer."""
         own, scale = self.embeddings, self.decoder_embedding_scale
         layers = self.decoder_layers
+        apart = self.feed_forward.first_layers or not self.residual.first_norm
         return replace(
             self,
             num_layers=layers,
             embeddings=own if scale is None else replace(own, scale=scale),
-            windows=(None,) * (1 if self.residual.first_norm else layers),
+            windows=(None,) * (layers if apart else 1),
             window_position=None,
             rope_layers=None,
         )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxformer.nn.config import TextConfig, TransformerConfig
-from jaxformer.nn.sublayer import SublayerConfig
+from jaxformer.nn.sublayer import FeedForwardConfig, SublayerConfig
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,13 @@ def block_products(
     config: TransformerConfig, sublayers: Sequence[SublayerConfig], num_layers: int
 ) -> int:
     """Returns the multiply-adds per token with the parameters of blocks of these sublayers."""
-    return num_layers * sum(sublayer.products(config) for sublayer in sublayers)
+    products = num_layers * sum(sublayer.products(config) for sublayer in sublayers)
+    feeds = [each for each in sublayers if isinstance(each, FeedForwardConfig)]
+    return products + sum(
+        first.products(config) - each.products(config)
+        for each in feeds
+        for first in each.first_layers
+    )
 
 
 def vocabulary_products(config: TextConfig) -> int:

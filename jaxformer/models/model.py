@@ -4,6 +4,7 @@ import abc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, repeat
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
@@ -222,6 +223,10 @@ class TransformerModelConfig(TransformerConfig, ModelConfig, metaclass=_AcceptsM
     def __post_init__(self):
         super().__post_init__()
         self.self_attention.check(self)
+        first = len(self.feed_forward.first_layers)
+        apart = not first or first <= len(self.windows) == self.num_layers
+        rule = f"a tuple with an entry for each layer: the first {first} have another feed_forward"
+        check_field(self, "windows", apart, rule, "model")
 
     def __getattr__(self, name: str) -> Any:
         # User-defined classes, of which old runs have copies, may read the old names.
@@ -246,13 +251,24 @@ class TransformerModelConfig(TransformerConfig, ModelConfig, metaclass=_AcceptsM
         key: jax.Array,
         width: int,
         sublayers: tuple[SublayerConfig, ...] | None = None,
+        first_block: BlockConfig | None = None,
         **options: Any,
     ) -> Transformer:
-        """Returns new blocks that read embeddings of this width, by default of `sublayers`."""
-        sublayers = self.sublayers if sublayers is None else sublayers
-        make_block = partial(self.block.build, sublayers=sublayers)
+        """Returns new blocks that read embeddings of this width, by default of `sublayers`.
+
+        The last of the sublayers is `feed_forward`; `first_block` is None if it is like the others.
+        """
+        *attention, feed_forward = self.sublayers if sublayers is None else sublayers
+        firsts = feed_forward.first_layers or (feed_forward,) * (first_block is not None)
+        blocks = chain([first_block or self.block], repeat(self.block))
+        make_first = [
+            partial(block.build, sublayers=(*attention, first))
+            for block, first in zip(blocks, firsts, strict=False)
+        ]
+        make_block = partial(self.block.build, sublayers=(*attention, feed_forward))
+        made = {"make_block": make_block, "make_first": make_first, "width": width}
         arguments = {"position": self.position, "num_layers": self.num_layers} | options
-        return Transformer(key, self, make_block=make_block, width=width, **arguments)
+        return Transformer(key, self, **made, **arguments)
 
     def check_lengths(self, lengths):
         self.position.validate_length(lengths["inputs"])

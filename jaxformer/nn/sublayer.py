@@ -198,7 +198,7 @@ class FeedForwardConfig(SublayerConfig, abc.ABC):
 
     @property
     def first_layers(self) -> tuple["FeedForwardConfig", ...]:
-        """What a decoder's first layers have in its place, one for each of them; by default none.
+        """What the first layers have in its place, one for each of them; by default none.
 
         `windows` must then have an entry for every layer.
         """

@@ -18,8 +18,10 @@ GENERATIVE = [
     (format, architecture)
     for format in FORMATS.values()
     for architecture in format.architectures
-    # Composites are in test_captions.
-    if isinstance(architecture.task, CausalLMTask | Seq2SeqLMTask) and format.bind is None
+    # Composites are in test_captions, and Whisper is in test_whisper.
+    if isinstance(architecture.task, CausalLMTask | Seq2SeqLMTask)
+    and format.bind is None
+    and format.model_type != "whisper"
 ]
 CAUSAL = [each for each in GENERATIVE if isinstance(each[1].task, CausalLMTask)]
 

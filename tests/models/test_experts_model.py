@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_models import batch_for, structure_of, tiny
+from tiny_models import batch_for, structure_of, tiny, tiny_encoder, tiny_encoder_decoder
 
 from jaxformer.config.train import TrainConfig
 from jaxformer.distributed.sharding import MeshConfig, make_mesh
@@ -203,6 +203,27 @@ def test_products_are_those_of_the_experts_of_a_token():
     config = config_with(experts)
     router, routed, shared = 24 * 5, 3 * 2 * 24 * 20, 3 * 24 * 14
     assert experts.products(config) == router + routed + shared
+
+
+@pytest.mark.parametrize("make", [tiny, tiny_encoder, tiny_encoder_decoder])
+def test_the_first_layers_of_every_family_may_be_dense(make):
+    experts = Experts(num=5, per_token=2, dim=6, dense_layers=1, losses=())
+    apart = {"num_layers": 2, "windows": (None, None)}
+    config, all_experts = (
+        make(feed_forward=replace(experts, dense_layers=dense), **apart) for dense in (1, 0)
+    )
+    shapes = structure_of(config).shapes
+    routed = {name.partition(".sublayers")[0] for name in shapes if "router" in name}
+    groups = {name.partition(".sublayers")[0] for name in shapes if ".sublayers" in name}
+    assert groups - routed == {group for group in groups if group.endswith("group.0")}
+    ups = [name for name in shapes if "group.0" in name and name.endswith("up.kernel")]
+    assert [shapes[name].shape for name in ups] == [(1, 20, 14)] * len(config.stacks)
+    lengths = {"inputs": 6, "decoder_inputs": 6}
+    saved = experts.products(config) - experts.first_layers[0].products(config)
+    fewer = all_experts.flops(lengths).products - config.flops(lengths).products
+    assert fewer == 2 * saved * len(config.stacks)
+    with pytest.raises(ConfigError, match="windows"):
+        make(feed_forward=experts, num_layers=2)
 
 
 def test_adapters_leave_out_experts_unless_they_are_named():

@@ -73,8 +73,9 @@ def block_sums(x: jax.Array, segments: jax.Array, size: int) -> tuple[jax.Array,
     owner_of_last = jnp.max(jnp.where(blocks == last, owner, 0), axis=1, keepdims=True)
     counted = in_blocks(at_home) & (in_blocks(segments) == owner[:, :, None])
     stray &= segments == owner_of_last
-    total = jnp.sum(in_blocks(x), axis=2, where=counted[..., None], dtype=jnp.float32)
-    strays = jnp.sum(x, axis=1, keepdims=True, where=stray[..., None], dtype=jnp.float32)
+    accumulator = jnp.promote_types(x.dtype, jnp.float32)
+    total = jnp.sum(in_blocks(x), axis=2, where=counted[..., None], dtype=accumulator)
+    strays = jnp.sum(x, axis=1, keepdims=True, where=stray[..., None], dtype=accumulator)
     total += jnp.where((blocks == last)[..., None], strays, 0.0)
     owner = jnp.where(owner > 0, owner, jnp.max(segments, axis=1, keepdims=True))
     return total.astype(x.dtype), jnp.where(blocks <= last, owner, 0)
