@@ -287,7 +287,9 @@ def test_factors_of_averages_are_those_that_are_merged(base, tmp_path):
     kernel = arrays_in(tmp_path / "run", 4)[name]
     a, b = (found[name + suffix] for suffix in (".lora_a", ".lora_b"))
     expected = kernel + 2.5 * np.einsum("ldr,lrnh->ldnh", a, b)
-    np.testing.assert_allclose(arrays_in(tmp_path / "plain", 4)[name], expected, rtol=1e-5)
+    # Where the two cancel each other, a rounding of the kernel is left.
+    merged = arrays_in(tmp_path / "plain", 4)[name]
+    np.testing.assert_allclose(merged, expected, rtol=1e-5, atol=1e-7 * np.abs(kernel).max())
 
 
 @pytest.mark.more
