@@ -43,7 +43,10 @@ def _inexpressible(config: ModelConfig, problem: str, extra: Mapping[str, Any]) 
     """A description that raises ConfigError(`problem`) when it is read or written."""
 
     def refuse(*_):
-        raise ConfigError(f"{problem}; jaxformer export --custom-code writes its code as well")
+        raise ConfigError(
+            f"{problem}; jaxformer export --custom-code writes models of our parts with their "
+            "code, and --format stablehlo any model"
+        )
 
     task = task_of(config.heads, family_of(config).language_model_task)
     architecture = Architecture("jaxformer", task)
