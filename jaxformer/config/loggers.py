@@ -1,9 +1,10 @@
 """Loggers that show the metrics of a run in addition to metrics.jsonl: TensorBoard and W&B."""
 
 import abc
+import contextlib
 import logging
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -75,18 +76,10 @@ class TensorBoard(Logger):
 
 class _TensorBoardWriter(RunWriter):
     def __init__(self, run: LoggedRun):
-        # tensorboardX imports PyTorch if it is there: during the compilation of the first step.
-        self._opening = ThreadPoolExecutor(1).submit(self._open, run)
+        with _hidden("torch", "boto3", "google.cloud.storage"):
+            from tensorboardX import SummaryWriter
 
-    @staticmethod
-    def _open(run: LoggedRun) -> Any:
-        from tensorboardX import SummaryWriter
-
-        return SummaryWriter(str(run.folder / "tensorboard"), purge_step=run.step + 1)
-
-    @property
-    def _events(self) -> Any:
-        return self._opening.result()
+        self._events = SummaryWriter(str(run.folder / "tensorboard"), purge_step=run.step + 1)
 
     def scalars(self, split, step, values):
         for name, value in values.items():
@@ -101,6 +94,18 @@ class _TensorBoardWriter(RunWriter):
 
     def close(self):
         self._events.close()
+
+
+@contextlib.contextmanager
+def _hidden(*names: str) -> Iterator[None]:
+    """Lets a library do without modules that it would import if they are there, for seconds."""
+    hidden = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
 
 
 @dataclass(frozen=True)
