@@ -2,6 +2,7 @@
 
 import json
 import logging
+import subprocess
 import sys
 
 import numpy as np
@@ -163,6 +164,23 @@ def test_a_missing_library_is_an_error_before_training(tmp_path, monkeypatch):
     config = tiny_config(loggers=(TensorBoard(), TensorBoard()))
     with pytest.raises(ConfigError, match=r"train.loggers = TensorBoard, TensorBoard: must be"):
         jaxformer.train(config, tmp_path / "run")
+
+
+@pytest.mark.torch
+def test_the_writer_for_tensorboard_imports_no_pytorch(tmp_path):
+    code = f"""
+import sys
+from pathlib import Path
+from jaxformer.config.loggers import LoggedRun, TensorBoard
+
+writer = TensorBoard().open(LoggedRun(Path({str(tmp_path)!r}), 0, {{}}))
+writer.scalars("train", 1, {{"loss": 1.5}})
+writer.close()
+assert "torch" not in sys.modules
+import torch
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert list((tmp_path / "tensorboard").iterdir())
 
 
 @pytest.mark.slow
