@@ -309,10 +309,14 @@ def test_preferences_are_learned_as_by_trl(loss, tmp_path):
         "chosen_reward": "rewards/chosen",
         "rejected_reward": "rewards/rejected",
     }
+    apart = np.array([abs(row["rewards/margins"]) > 1e-6 for row in history])
     for name, theirs in names.items():
-        np.testing.assert_allclose(
-            [row[name] for row in measured], [row[theirs] for row in history], atol=1e-4, rtol=1e-4
-        )
+        ours = np.array([row[name] for row in measured])
+        expected = np.array([row[theirs] for row in history])
+        # Before the parameters change, a rounding decides which of two answers is better.
+        steps = apart if name == "accuracy" else slice(None)
+        np.testing.assert_allclose(ours[steps], expected[steps], atol=1e-4, rtol=1e-4)
+    assert apart[2:].all()
     assert abs(measured[-1]["margin"]) > 0.01
 
 
