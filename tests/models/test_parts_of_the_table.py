@@ -35,7 +35,9 @@ import optax
 from tiny_run import tiny_config
 
 from jaxformer.functional import Activation, Norm, Position
-from jaxformer.nn import MLP, Block, Residual, TransformerBlock, constant, parameter
+from jaxformer.nn import (
+    MLP, Block, Residual, TokenEmbeddings, TransformerBlock, constant, parameter,
+)
 from jaxformer.optim import Optimizer, Schedule
 
 
