@@ -37,12 +37,11 @@ def block_products(
 ) -> int:
     """Returns the multiply-adds per token with the parameters of blocks of these sublayers."""
     products = num_layers * sum(sublayer.products(config) for sublayer in sublayers)
-    feeds = [each for each in sublayers if isinstance(each, FeedForwardConfig)]
-    return products + sum(
-        first.products(config) - each.products(config)
-        for each in feeds
-        for first in each.first_layers
-    )
+    for sublayer in sublayers:
+        if isinstance(sublayer, FeedForwardConfig):
+            for first in sublayer.first_layers:
+                products += first.products(config) - sublayer.products(config)
+    return products
 
 
 def vocabulary_products(config: TextConfig) -> int:

@@ -266,9 +266,15 @@ class TransformerModelConfig(TransformerConfig, ModelConfig, metaclass=_AcceptsM
             for block, first in zip(blocks, firsts, strict=False)
         ]
         make_block = partial(self.block.build, sublayers=(*attention, feed_forward))
-        made = {"make_block": make_block, "make_first": make_first, "width": width}
-        arguments = {"position": self.position, "num_layers": self.num_layers} | options
-        return Transformer(key, self, **made, **arguments)
+        return Transformer(
+            key,
+            self,
+            make_block=make_block,
+            make_first=make_first,
+            num_layers=self.num_layers,
+            width=width,
+            **({"position": self.position} | options),
+        )
 
     def check_lengths(self, lengths):
         self.position.validate_length(lengths["inputs"])

@@ -152,8 +152,8 @@ class Experts(FeedForwardConfig):
     shared: SharedExpert | None = None
     """A feed-forward layer of all tokens (Qwen2-MoE, DeepSeek); None if there is none."""
     dense_layers: int = 0
-    """Layers of a decoder, the first ones, that have a gated MLP of width model.mlp_dim in its
-    place (DeepSeek)."""
+    """The first layers of each stack that have a gated MLP of width model.mlp_dim in its place
+    (DeepSeek)."""
     capacity: float | None = None
     """The places of an expert for tokens of a row, in multiples of a uniform load; tokens with no
     place only have the residual stream. A pass with a cache, as in generation, drops nothing.

@@ -86,4 +86,5 @@ def _too_large(config: Config, error: BaseException, steps: list[int]) -> str:
 def _kept(steps: list[int]) -> str:
     if not steps:
         return "No checkpoint was saved yet: the run starts from the beginning."
-    return f"The checkpoint of step {steps[-1]} is kept: rerun the same command to go on from it."
+    kept = f"The checkpoint of step {steps[-1]} is kept"
+    return f"{kept}: rerun the same command to continue from there."
