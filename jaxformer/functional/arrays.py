@@ -450,3 +450,9 @@ def whole_rows(x: jax.Array) -> jax.Array:
     if spec is None or spec[1] is None:
         return x
     return place(x, PartitionSpec(spec[0], None, *spec[2:]))
+
+
+def merge_rows(x: jax.Array, rows: int) -> jax.Array:
+    """Returns `[R, T, ...]` as `[rows, R T / rows, ...]`, with the same sharding."""
+    shape = (rows, x.shape[0] * x.shape[1] // rows, *x.shape[2:])
+    return x if shape == x.shape else jax.lax.reshape(x, shape, out_sharding=spec_of(x))

@@ -438,6 +438,18 @@ def _dot_rows(x, kernel, dimensions, spec=None, dtype=None):
     return dot(x, kernel, dimensions, spec, dtype)
 
 
+def dot_groups(x_BKGT_, y_BKS_, contracted: int, dtype=None) -> jax.Array:
+    """Returns the products `[B K, G T, ...]` of each group with the keys or values of its head."""
+    # With rows and heads as one axis XLA transposes no keys, not even of one row. A CPU multiplies
+    # two rows of bfloat16 in half the time of one.
+    batch, heads, groups, length, last = x_BKGT_.shape
+    x = x_BKGT_.reshape(batch * heads, groups * length, last)
+    y = y_BKS_.reshape(batch * heads, *y_BKS_.shape[2:])
+    if x.shape[1] == 1 and x.dtype == jnp.bfloat16 and platform() == "cpu":
+        x = jnp.concatenate([x, x], axis=1)
+    return dot(x, y, (((2,), (contracted,)), ((0,), (0,))), dtype=dtype)[:, : groups * length]
+
+
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class _Type:

@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from jaxformer.functional.arrays import (
     assert_floating,
     assert_integers,
     check_result,
-    spec_of,
+    merge_rows,
 )
 from jaxformer.functional.attention.api import attention
 from jaxformer.functional.attention.distances import DistanceTerms
@@ -188,17 +188,9 @@ class Attention(nnx.Module):
         """`[B, T, D]`, attention with rotated queries and keys, and the output projection."""
         options = {"mask": mask, "bias": bias, "distances": distances, "key": key}
         output_BTNH = self.attended(query_BTNH, key_BSKH, value_BSKH, **options)
-        return self.projected_output(self.finished(output_BTNH, value_BSKH, mask))
+        return saveable("attention_output", self.output(tap("hook_z", output_BTNH)))
 
-    def attended(
-        self,
-        query_BTNH: jax.Array,
-        key_BSKH: jax.Array,
-        value_BSKH: jax.Array,
-        *,
-        key: jax.Array | None = None,
-        **options: Any,
-    ) -> jax.Array:
+    def attended(self, query_BTNH, key_BSKH, value_BSKH, *, key=None, **options) -> jax.Array:
         """`[B, T, N, H']`, `functional.attention` with the settings of this layer."""
         return attention(
             query_BTNH,
@@ -213,19 +205,9 @@ class Attention(nnx.Module):
             implementation=self.implementation,
         )
 
-    def projected_output(self, output_BTNH: jax.Array) -> jax.Array:
-        """`[B, T, D]`, the output projection."""
-        return saveable("attention_output", self.output(tap("hook_z", output_BTNH)))
-
     def empty_cache(self, shape: CacheShape, slots: int) -> KeyValueCache:
         """A cache without tokens, for what `rotated` and `keys_and_values` return."""
-        widths = self.head_dim, self.value_dim
-        return KeyValueCache.empty(shape, slots, self.kv_heads, *widths)
-
-    def finished(self, output_BTNH: jax.Array, value_BSKH: jax.Array, mask: Mask) -> jax.Array:
-        """What attention found, before the output projection; in a subclass perhaps changed."""
-        del value_BSKH, mask
-        return output_BTNH
+        return KeyValueCache.empty(shape, slots, self.kv_heads, self.head_dim, self.value_dim)
 
     def _projected(self, linear: Linear, x: jax.Array) -> jax.Array:
         y = linear(x)
@@ -286,18 +268,17 @@ class SelfAttention(Sublayer):
     ) -> tuple[jax.Array, KeyValueCache]:
         """Writes the keys and values of the new tokens to the cache, and attends to all of it."""
         attention = self.attention
-        positions = context.positions
+        positions, lengths, chunk = context.positions, context.lengths, context.chunk
         query_BTNH = attention.queries(x, attention.depth_factor(context))
         key_BTKH, value_BTKH = attention.keys_and_values(x)
         query_BTNH, key_BTKH = attention.rotated(
-            query_BTNH, key_BTKH, positions, positions, context.lengths
+            query_BTNH, key_BTKH, positions, positions, lengths
         )
-        value_BTKH = attention.position.rotate_values(value_BTKH, positions, context.lengths)
-        cache = cache.write(key_BTKH, value_BTKH, context.chunk)
-        slot_positions_BC = context.chunk.slot_positions(cache.capacity)
+        value_BTKH = attention.position.rotate_values(value_BTKH, positions, lengths)
+        cache = cache.write(key_BTKH, value_BTKH, chunk)
+        slot_positions_BC = chunk.slot_positions(cache.capacity)
         before = None if self.window is None else self.window - 1
-        places = context.chunk.positions(x.shape[1])
-        mask = PositionMask(places, slot_positions_BC, before)
+        mask = PositionMask(chunk.positions(x.shape[1]), slot_positions_BC, before)
         if type(context.mask) is not Mask:
             mask &= context.mask
         bias = self._bias(context)
@@ -305,24 +286,21 @@ class SelfAttention(Sublayer):
             bias = replace(bias, key_positions=slot_positions_BC)
         return attention.attend(query_BTNH, *cache.read(x.dtype), mask=mask, bias=bias), cache
 
-    def _distances(
-        self, x: jax.Array, context: Context, key: jax.Array | None
-    ) -> DistanceTerms | None:
+    def _distances(self, x, context, key) -> DistanceTerms | None:
         """What distances add to the products of queries and keys, see `DisentangledAttention`."""
-        del x, context, key
+        return None
 
     def _bias(self, context: Context) -> Bias | None:
         """The bias that all layers share, or that of this layer's own table."""
         if self.position_table is None:
             return context.bias
         positions = context.positions
-        heads = self.attention.num_heads
         if context.chunk is not None:
             positions = context.chunk.positions(positions.shape[1])
         elif self.relative:
             positions = jnp.arange(positions.shape[1])[None, :]
-        table = self.position_table[...]
-        return self.scheme.bias(positions, positions, num_heads=heads, table=table)
+        own = {"num_heads": self.attention.num_heads, "table": self.position_table[...]}
+        return self.scheme.bias(positions, positions, **own)
 
 
 class CrossAttention(Sublayer):
@@ -360,12 +338,11 @@ class CrossAttention(Sublayer):
         """`[R, T, D]`, where R is a multiple of the rows of the cache, and the same cache."""
         # The beams of a row follow one another and attend to its encoder outputs together, as if
         # they were one longer row.
-        key_BSKH, value_BSKH = cache.read(x.dtype)
+        arrays = key_BSKH, _ = cache.read(x.dtype)
         query_BTNH = self.attention.queries(x, self.attention.depth_factor(context))
-        query_BTNH = _merge_rows(query_BTNH, key_BSKH.shape[0])
-        mask = context.encoder_mask
-        output_BTD = self.attention.attend(query_BTNH, key_BSKH, value_BSKH, mask=mask)
-        return _merge_rows(output_BTD, x.shape[0]), cache
+        query_BTNH = merge_rows(query_BTNH, key_BSKH.shape[0])
+        output_BTD = self.attention.attend(query_BTNH, *arrays, mask=context.encoder_mask)
+        return merge_rows(output_BTD, x.shape[0]), cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -434,11 +411,4 @@ class DotProductCrossAttention(CrossAttentionConfig):
     def encoder_products(self, config):
         return config.encoder_width * config.kv_heads * (config.head_width + config.value_width)
 
-    def products_per_pair(self, config):
-        return config.num_heads * (config.head_width + config.value_width)
-
-
-def _merge_rows(x: jax.Array, rows: int) -> jax.Array:
-    """`[R, T, ...]` as `[rows, R T / rows, ...]`, with the same sharding."""
-    shape = (rows, x.shape[0] * x.shape[1] // rows, *x.shape[2:])
-    return x if shape == x.shape else jax.lax.reshape(x, shape, out_sharding=spec_of(x))
+    products_per_pair = DotProductAttention.products_per_pair

@@ -27,8 +27,9 @@ class AttentionWithoutPadding(Attention):
     a row begins with padding.
     """
 
-    def finished(self, output_BTNH, value_BSKH, mask):
+    def attended(self, query_BTNH, key_BSKH, value_BSKH, *, mask, **options):
         """The mean of all values where a mask of padding hides the token itself."""
+        output_BTNH = super().attended(query_BTNH, key_BSKH, value_BSKH, mask=mask, **options)
         real = real_tokens(mask)
         if real is None:
             return output_BTNH

@@ -15,7 +15,7 @@ from jaxformer.functional.norms import Norm, RMSNorm
 from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.io.serialization import summary
-from jaxformer.nn.attention import Attention, SelfAttention
+from jaxformer.nn.attention import Attention, DotProductAttention, SelfAttention
 from jaxformer.nn.cache import KeyValueCache
 from jaxformer.nn.config import SIZE, SIZE_OR_NONE, TransformerConfig
 from jaxformer.nn.layers import Linear, NormLayer, normal
@@ -88,8 +88,8 @@ class LatentAttentionLayer(Attention):
     def empty_cache(self, shape, slots):
         return KeyValueCache.empty(shape, slots, 1, self.rope_dim, self.rank)
 
-    def attend(self, query_BTNH, key_BSKH, value_BSKH, **options):
-        """`[B, T, D]`, from rotated queries, rotated keys `[B, S, 1, R]` and latents."""
+    def attended(self, query_BTNH, key_BSKH, value_BSKH, **options):
+        """`[B, T, N, H']`, from rotated queries, rotated keys `[B, S, 1, R]` and latents."""
         # Few queries meet many latents as they are: the projections are absorbed into the queries
         # and the outputs. Otherwise each head has separate keys and values.
         length, num_keys = query_BTNH.shape[1], key_BSKH.shape[1]
@@ -97,7 +97,7 @@ class LatentAttentionLayer(Attention):
         wider = 2 * self.rank + self.rope_dim - self.head_dim - self.value_dim
         absorbs = length * (self.rank * widths + num_keys * wider) < num_keys * self.rank * widths
         attend = self._with_latents if absorbs else self._with_heads
-        return self.projected_output(attend(query_BTNH, key_BSKH, value_BSKH, **options))
+        return attend(query_BTNH, key_BSKH, value_BSKH, **options)
 
     def _with_heads(self, query_BTNH, key_BS1R, latent_BS1r, **options):
         latent_BSr = latent_BS1r[:, :, 0]
@@ -108,7 +108,7 @@ class LatentAttentionLayer(Attention):
 
         key_BSNH = tap("hook_k", per_device(with_shared, self.key_up(latent_BSr), key_BS1R))
         value_BSNH = tap("hook_v", self.value_up(latent_BSr))
-        return self.attended(query_BTNH, key_BSNH, value_BSNH, **options)
+        return super().attended(query_BTNH, key_BSNH, value_BSNH, **options)
 
     def _with_latents(self, query_BTNH, key_BS1R, latent_BS1r, **options):
         start = self.head_dim - self.rope_dim
@@ -119,7 +119,7 @@ class LatentAttentionLayer(Attention):
         query_BTNr = _by_head(query_BTNH[..., :start], key_rNH, 2)
         query = jnp.concatenate([query_BTNr, query_BTNH[..., start:]], axis=-1)
         key = jnp.concatenate([latent_BS1r, key_BS1R], axis=-1)
-        return _by_head(self.attended(query, key, latent_BS1r, **options), value_rNH, 0)
+        return _by_head(super().attended(query, key, latent_BS1r, **options), value_rNH, 0)
 
 
 def _by_head(x_BTNH: jax.Array, kernel: jax.Array, axis: int) -> jax.Array:
@@ -190,5 +190,4 @@ class LatentAttention(SelfAttentionConfig):
         attention = partial(LatentAttentionLayer, settings=self)
         return SelfAttention(key, config, position, window, attention)
 
-    def products_per_pair(self, config):
-        return config.num_heads * (config.head_width + config.value_width)
+    products_per_pair = DotProductAttention.products_per_pair

@@ -1,15 +1,10 @@
-"""Scaled dot-product attention: one function, several implementations.
-
-`attention` checks its arguments, collects everything but the three arrays in a `Request`, selects
-an implementation and runs it; in a mesh each device processes its rows, queries and heads.
-"""
+"""Scaled dot-product attention: one function, several implementations."""
 
 import importlib
 import warnings
 from typing import Literal, get_args
 
 import jax
-import numpy as np
 
 from jaxformer.checks import FINITE, POSITIVE, RATE, check_argument
 from jaxformer.functional.activations import is_wanted
@@ -17,7 +12,6 @@ from jaxformer.functional.arrays import (
     assert_axes,
     assert_floating,
     assert_keys,
-    attended,
     check_choice,
     platform,
     static,
@@ -27,7 +21,8 @@ from jaxformer.functional.attention.devices import in_mesh, in_order, zigzag
 from jaxformer.functional.attention.distances import DistanceTerms
 from jaxformer.functional.attention.reference import AttentionBias, Request
 from jaxformer.functional.dropout import Dropout
-from jaxformer.functional.masks import DenseMask, Mask
+from jaxformer.functional.masks import Mask
+from jaxformer.functional.masks.arrays import as_mask
 from jaxformer.functional.positions.base import Bias
 
 Implementation = Literal["auto", "reference", "blockwise", "ring", "cudnn", "splash"]
@@ -62,11 +57,7 @@ def attention(
     adds `exp(sinks[n])` to its denominator. Query head `n` reads key/value head `n // (N / K)`: K =
     N is multi-head, K = 1 multi-query attention.
     A query whose keys are all masked gives zeros, with zero gradients; B, T and S may be 0. In an
-    explicit mesh each device computes its batch rows, queries and heads. If queries and keys are
-    sharded along time, the devices exchange time for heads if they divide N, and divide K or are a
-    multiple of it. Otherwise each gathers all keys and values of its rows and heads, whose
-    gradients are scattered again, and under a causal mask they exchange queries so that all of them
-    read as many keys.
+    explicit mesh each device computes its batch rows, queries and heads, see `devices.in_mesh`.
 
     The activations "hook_attn_scores" (scaled, capped, biased, -inf where masked) and
     "hook_pattern" (the probabilities), `[B, N, T, S]`, are computed by the reference
@@ -110,8 +101,13 @@ def attention(
         Xiao et al., Attention Sinks (https://arxiv.org/abs/2309.17453).
     """
     sizes = _check_arrays(query, key, value)
-    mask = _mask(mask, sizes)
-    _check_pairs(mask, bias, sizes)
+    mask = as_mask(mask, sizes)
+    # Slices beyond the end of an array are clamped silently, so check the length here.
+    assert_axes(sizes, mask=(_materialised(mask, sizes["T"], sizes["S"]), "B/1 T S"))
+    if bias is not None:
+        values = _materialised(bias) if isinstance(bias, Bias) else bias
+        assert_axes(sizes, bias=(values, "B/1 N/1 T S"))
+        assert_floating(bias=values)
     if distances is not None:
         known = isinstance(distances, DistanceTerms)
         check_argument("distances", distances, known, "a DistanceTerms, or None")
@@ -163,27 +159,6 @@ def _check_arrays(query, key, value) -> dict[str, int]:
     return sizes
 
 
-def _mask(mask: Mask | jax.Array | None, sizes: dict[str, int]) -> Mask:
-    """Returns a mask as a spec: an array becomes a `DenseMask`, None the mask of all pairs."""
-    if mask is None or isinstance(mask, Mask):
-        return Mask() if mask is None else mask
-    given = isinstance(mask, jax.Array | np.ndarray)
-    check_argument("mask", mask, given, "a mask such as causal(), or a bool array [B or 1, T, S]")
-    axes = {2: "T S", 4: "B/1 1 T S"}.get(mask.ndim, "B/1 T S")
-    assert_axes(sizes, mask=(mask, axes))
-    mask = mask[None] if mask.ndim == 2 else mask
-    return DenseMask(attended("mask", mask[:, 0] if mask.ndim == 4 else mask))
-
-
-def _check_pairs(mask: Mask, bias: AttentionBias | None, sizes: dict[str, int]) -> None:
-    # Slices beyond the end of an array are clamped silently, so check the length here.
-    assert_axes(sizes, mask=(_materialised(mask, sizes["T"], sizes["S"]), "B/1 T S"))
-    if bias is not None:
-        values = _materialised(bias) if isinstance(bias, Bias) else bias
-        assert_axes(sizes, bias=(values, "B/1 N/1 T S"))
-        assert_floating(bias=values)
-
-
 def _materialised(spec: Mask | Bias, *lengths: int) -> jax.ShapeDtypeStruct:
     """Returns the shape of a mask's or bias's values without computing them."""
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), spec)
@@ -194,9 +169,10 @@ def _choose(implementation, query, key, value, request):
     """Selects an implementation for a request and returns its `attend` function."""
     is_auto = implementation == "auto"
     # A decode step has one query per row, so blocks would not help.
-    if 0 in (query.size, key.size) or (is_auto and query.shape[1] == 1):
+    is_step = is_auto and query.shape[1] == 1
+    if implementation == "reference" or is_step or 0 in (query.size, key.size):
         return reference.attend
-    for name in _PREFERRED.get(platform(), ()) if is_auto else (implementation,):
+    for name in _PREFERRED.get(platform(), ()) if is_auto else {implementation} - {"blockwise"}:
         # Imported on first use, since the TPU kernel imports all of Pallas.
         chosen = importlib.import_module(f"jaxformer.functional.attention.{name}")
         reason = chosen.unsupported(query, key, value, request)

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 from jaxformer.functional.activations import saveable
 from jaxformer.functional.attention import reference
-from jaxformer.functional.attention.reference import LOWEST, Request
+from jaxformer.functional.attention.reference import LOWEST, Request, bias_block, bias_values
 from jaxformer.functional.derivatives import differentiable, pulled, pushed, reversed_by
 from jaxformer.functional.linear import dot
 from jaxformer.functional.masks import KeyPadding
@@ -91,7 +91,7 @@ class Tile:
             logits = request.softcap * bounded
             slope = slope * (1.0 - bounded**2)
         if request.bias is not None:
-            bias_BNQS = _bias_values(request.bias, self.window(key_start))
+            bias_BNQS = bias_values(bias_block(request.bias, *self.window(key_start)))
             logits = logits + _grouped(bias_BNQS, key.shape[1]).astype(logits.dtype)
         allowed_BQS = request.mask.block(*self.window(key_start)).values(*self.blocks)
         return logits, allowed_BQS[:, None, None], slope
@@ -221,19 +221,6 @@ def add_at(total: jax.Array, update: jax.Array, key_start) -> jax.Array:
     size = update.shape[3]
     current = jax.lax.dynamic_slice_in_dim(total, key_start, size, 3)
     return jax.lax.dynamic_update_slice_in_dim(total, current + update, key_start, 3)
-
-
-def _bias_values(bias, window: tuple) -> jax.Array:
-    """The bias of one block of pairs: `[B or 1, N or 1, Q, S]`."""
-    if isinstance(bias, Bias):
-        return bias.block(*window).values()
-    query_start, query_size, key_start, key_size = window
-    rows = jax.lax.dynamic_slice_in_dim(bias, query_start, query_size, 2)
-    return jax.lax.dynamic_slice_in_dim(rows, key_start, key_size, 3)
-
-
-def unsupported(query, key, value, request) -> None:
-    """The blockwise implementation can express every request."""
 
 
 def attend(query: jax.Array, key: jax.Array, value: jax.Array, request: Request) -> jax.Array:

@@ -9,10 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.functional.activations import tap
-from jaxformer.functional.arrays import platform
 from jaxformer.functional.attention.distances import DistanceTerms
 from jaxformer.functional.dropout import Dropout
-from jaxformer.functional.linear import dot
+from jaxformer.functional.linear import dot_groups
 from jaxformer.functional.masks import Mask
 from jaxformer.functional.positions.base import Bias
 
@@ -40,32 +39,36 @@ class Request:
     distances: DistanceTerms | None = None
     sinks: jax.Array | None = None
 
-    def block(
-        self, query_start: jax.Array, query_size: int, key_start: jax.Array | int, key_size: int
-    ) -> Request:
+    def block(self, query_start, query_size: int, key_start, key_size: int) -> Request:
         """Returns the request of a window of queries and keys, see `Bias.block`."""
         window = (query_start, query_size, key_start, key_size)
         bias, dropout, distances = self.bias, self.dropout, self.distances
-        if isinstance(bias, Bias):
-            bias = bias.block(*window)
-        elif bias is not None:
-            bias = jax.lax.dynamic_slice_in_dim(bias, query_start, query_size, axis=2)
-            bias = jax.lax.dynamic_slice_in_dim(bias, key_start, key_size, axis=3)
         return replace(
             self,
             mask=self.mask.block(*window),
-            bias=bias,
+            bias=None if bias is None else bias_block(bias, *window),
             dropout=None if dropout is None else dropout.from_pair(query_start, key_start),
             distances=None if distances is None else distances.block(*window),
         )
 
 
-def unsupported(query, key, value, request) -> None:
-    """Returns None, since the reference supports every request."""
+def bias_block(
+    bias: AttentionBias, query_start, query_size: int, key_start, key_size: int
+) -> AttentionBias:
+    """Returns the bias of a window of queries and keys, see `Bias.block`."""
+    if isinstance(bias, Bias):
+        return bias.block(query_start, query_size, key_start, key_size)
+    rows = jax.lax.dynamic_slice_in_dim(bias, query_start, query_size, axis=2)
+    return jax.lax.dynamic_slice_in_dim(rows, key_start, key_size, axis=3)
+
+
+def bias_values(bias: AttentionBias) -> jax.Array:
+    """Returns the values of a bias, `[B or 1, N or 1, T, S]`."""
+    return bias.values() if isinstance(bias, Bias) else bias
 
 
 def attend(query: jax.Array, key: jax.Array, value: jax.Array, request: Request) -> jax.Array:
-    """Returns `attention` `[B, T, N, H]`, with all probabilities `[B, N, T, S]` in memory."""
+    """Returns `attention` `[B, T, N, H']`, with all probabilities `[B, N, T, S]` in memory."""
     weights_BNTS = _weights(_logits(query, key, request), _allowed(query, key, request), request)
     return _weighted_sum(weights_BNTS, value, query.dtype)
 
@@ -73,8 +76,7 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, request: Request)
 def attend_with_weights(query, key, value, request: Request, per_device):
     """Returns the output and the probabilities `[B, N, T, S]`, and names intermediate activations.
 
-    `per_device` runs a function of the other arguments on the rows and heads of each device.
-    Activations are named outside of it, so that hooks see global arrays.
+    They are named outside of `per_device`, so that hooks see global arrays.
     """
 
     def scores(query, key, value, request):
@@ -106,15 +108,14 @@ def _logits(query, key, request: Request) -> jax.Array:
     grouped = (batch, length, num_kv_heads, num_heads // num_kv_heads, width)
     query_BKGTH = query.reshape(grouped).transpose(0, 2, 3, 1, 4)
     key_BKSH = key.swapaxes(1, 2)
-    logits = _dot_groups(query_BKGTH, key_BKSH, 2)
+    logits = dot_groups(query_BKGTH, key_BKSH, 2)
     if request.distances is not None:
         logits += request.distances.scores(query_BKGTH, key_BKSH).reshape(logits.shape)
     logits_BNTS = logits.reshape(batch, num_heads, length, num_keys) * request.scale
     if request.softcap is not None:
         logits_BNTS = request.softcap * jnp.tanh(logits_BNTS / request.softcap)
     if request.bias is not None:
-        bias = request.bias.values() if isinstance(request.bias, Bias) else request.bias
-        logits_BNTS = logits_BNTS + bias.astype(accumulator)
+        logits_BNTS = logits_BNTS + bias_values(request.bias).astype(accumulator)
     return logits_BNTS
 
 
@@ -134,40 +135,16 @@ def _weighted_sum(weights_BNTS, value, dtype) -> jax.Array:
     num_kv_heads = value.shape[2]
     grouped = (batch, num_kv_heads, num_heads // num_kv_heads, length, num_keys)
     weights_BKGTS = weights_BNTS.astype(dtype).reshape(grouped)
-    output = _dot_groups(weights_BKGTS, value.swapaxes(1, 2), 1, dtype)
+    output = dot_groups(weights_BKGTS, value.swapaxes(1, 2), 1, dtype)
     output_BNTH = output.reshape(batch, num_heads, length, value.shape[-1])
     return output_BNTH.swapaxes(1, 2)
-
-
-def _dot_groups(x_BKGT_, y_BKS_, contracted: int, dtype=None) -> jax.Array:
-    """Returns the products `[B K, G T, ...]` of each group with the keys or values of its head.
-
-    Rows and heads are one axis: XLA then transposes no keys, not even of one row. A single row of
-    bfloat16 is doubled on a CPU, which multiplies two in half the time of one.
-    """
-    batch, heads, groups, length, last = x_BKGT_.shape
-    x = x_BKGT_.reshape(batch * heads, groups * length, last)
-    y = y_BKS_.reshape(batch * heads, *y_BKS_.shape[2:])
-    if x.shape[1] == 1 and x.dtype == jnp.bfloat16 and platform() == "cpu":
-        x = jnp.concatenate([x, x], axis=1)
-    return dot(x, y, (((2,), (contracted,)), ((0,), (0,))), dtype=dtype)[:, : groups * length]
 
 
 def masked_softmax(
     logits: jax.Array, allowed: jax.Array, sinks: jax.Array | float = LOWEST
 ) -> jax.Array:
-    """Returns the softmax over the allowed entries of the last axis; zeros if none is allowed.
-
-    A sink is an additional entry of each row, which is always allowed and is not returned.
-
-    Args:
-        logits: The logits.
-        allowed: bool: which of them take part.
-        sinks: The logits of the sinks, with a last axis of 1.
-
-    Returns:
-        The probabilities, in the shape of `logits`.
-    """
+    """Returns the softmax over the allowed entries of the last axis; zeros if none is allowed."""
+    # A sink is an additional entry of each row, which is always allowed and is not returned.
     masked = jnp.where(allowed, logits, -jnp.inf)
     highest = jnp.max(masked, axis=-1, keepdims=True, initial=-jnp.inf)
     highest = jax.lax.stop_gradient(jnp.maximum(highest, sinks))

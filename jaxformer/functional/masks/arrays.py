@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from jaxformer.checks import check_argument
 from jaxformer.functional.arrays import assert_axes, assert_integers, attended
 from jaxformer.functional.masks.base import Mask, check_distance, spec
 
@@ -154,6 +156,18 @@ class DenseMask(Mask):
 
     def key_bounds(self, query_length, key_length):
         return _extent(jnp.any(self.allowed, axis=(0, 1)))
+
+
+def as_mask(mask: Mask | jax.Array | None, sizes: Mapping[str, int]) -> Mask:
+    """Returns a mask as a spec: an array becomes a `DenseMask`, None the mask of all pairs."""
+    if mask is None or isinstance(mask, Mask):
+        return Mask() if mask is None else mask
+    given = isinstance(mask, jax.Array | np.ndarray)
+    check_argument("mask", mask, given, "a mask such as causal(), or a bool array [B or 1, T, S]")
+    axes = {2: "T S", 4: "B/1 1 T S"}.get(mask.ndim, "B/1 T S")
+    assert_axes(sizes, mask=(mask, axes))
+    mask = mask[None] if mask.ndim == 2 else mask
+    return DenseMask(attended("mask", mask[:, 0] if mask.ndim == 4 else mask))
 
 
 def _extent(used: jax.Array) -> tuple[jax.Array, jax.Array]:
