@@ -83,26 +83,14 @@ def scope(name: str) -> AbstractContextManager:
 
 
 def is_active() -> bool:
-    """Whether a function runs under `with_cache` or `with_hooks`.
-
-    A loop over layers is then unrolled and not rematerialised: inside `jax.lax.scan` and
-    `jax.checkpoint` layers have no numbers, and values cannot be recorded.
-
-    Returns:
-        True inside a wrapped function.
-    """
+    """Whether a function runs under `with_cache` or `with_hooks`."""
+    # A loop over layers is then unrolled and not rematerialised: inside `jax.lax.scan` and
+    # `jax.checkpoint` layers have no numbers, and values cannot be recorded.
     return _ACTIVE.value is not None
 
 
 def is_wanted(*names: str) -> bool:
-    """Whether one of these activations is recorded or replaced; use it to skip extra computation.
-
-    Args:
-        *names: Names as for `tap`, in the current scope.
-
-    Returns:
-        True if one of the names matches a pattern.
-    """
+    """Whether one of these activations is recorded or replaced; otherwise skip its computation."""
     state = _ACTIVE.value
     if state is None:
         return False
@@ -263,29 +251,12 @@ def _replaced(pattern: str, name: str, value: jax.Array, result: Any) -> jax.Arr
 
 
 def as_tuple(names: Names) -> tuple[str, ...] | None:
-    """Returns names as a hashable tuple.
-
-    Args:
-        names: As for `with_cache`.
-
-    Returns:
-        The names; None for None.
-
-    Raises:
-        ArgumentError: The argument is not a name or a sequence of names.
-    """
+    """Returns the names of `with_cache` as a hashable tuple; None for None."""
     return None if names is None else _patterns("names", names)
 
 
 def as_pytree(hook: Hook) -> Hook:
-    """Converts a hook to an argument of a compiled function.
-
-    Args:
-        hook: A function, or a callable pytree such as those of `functional.hooks`.
-
-    Returns:
-        A callable pytree; a plain function is part of its structure.
-    """
+    """Returns a hook as an argument of a compiled function: a callable pytree."""
     return jax.tree_util.Partial(hook) if jax.tree_util.all_leaves([hook]) else hook
 
 
@@ -301,17 +272,7 @@ class Hooks:
 
     @classmethod
     def of(cls, hooks: Mapping[str, Hook]) -> "Hooks":
-        """Checks hooks by pattern.
-
-        Args:
-            hooks: As for `with_hooks`.
-
-        Returns:
-            The same.
-
-        Raises:
-            ArgumentError: The hooks are not a mapping to functions.
-        """
+        """Checks hooks by pattern, as for `with_hooks`."""
         check_hooks(hooks)
         return cls(tuple(map(as_pytree, hooks.values())), tuple(hooks))
 
@@ -365,13 +326,5 @@ SAVEABLE: dict[Saveable, str] = {
 
 
 def saveable(name: Saveable, x: jax.Array) -> jax.Array:
-    """Names an activation for `jax.checkpoint` policies; the values are unchanged.
-
-    Args:
-        name: A key of `SAVEABLE`.
-        x: Any shape.
-
-    Returns:
-        The same array.
-    """
+    """Names an activation for `jax.checkpoint` policies by a key of `SAVEABLE`."""
     return checkpoint_name(x, name)

@@ -6,7 +6,6 @@ Shapes and dtypes are checked for every array while tracing, so the compiled pro
 change. Values are checked only for Python numbers and NumPy arrays, never for a `jax.Array`, since
 they are unknown while tracing and reading them would block on the device.
 """
-# long: what functions of arrays check and where they place them, which most of them do together.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -28,21 +27,14 @@ _COPIES = jax.make_user_context(None)
 def assert_axes(
     known: Mapping[str, int] | None = None, /, **arrays: tuple[Any, str]
 ) -> dict[str, int]:
-    """Asserts that arrays have the documented axes.
+    """Asserts that arrays have the documented axes; returns the size of each letter.
 
-    A letter stands for the same size in all arrays of a call, which the first array with it
-    determines. ``1`` is that size, ``B/1`` is B or 1, ``_`` is any size, and a leading ``...`` any
-    number of axes.
-
-    Example:
-      ``sizes = assert_axes(query=(query, "B T N H"), key=(key, "B S K H"))``
-
-    Args:
-        known: Sizes of letters that do not come from an array.
-        **arrays: For each argument name, its array and the letters of its axes.
+    ``assert_axes(query=(query, "B T N H"), key=(key, "B S K H"))``: a letter stands for the same
+    size in all arrays of a call, that in `known` or of the first array with it. ``1`` is that size,
+    ``B/1`` is B or 1, ``_`` is any size, and a leading ``...`` any number of axes.
 
     Returns:
-        The size of each letter.
+        The sizes.
 
     Raises:
         AssertionError: Names the argument, its shape, the axes it must have and their sizes.
@@ -51,15 +43,10 @@ def assert_axes(
     for name, (array, axes) in arrays.items():
         letters = axes.split()
         shape = getattr(array, "shape", None)
-        needed = {
-            key: sizes[key] for key in (letter.split("/")[0] for letter in letters) if key in sizes
-        }
-        where = (
-            f" with {', '.join(f'{key} = {size}' for key, size in needed.items())}"
-            if needed
-            else ""
-        )
-        found = f"shape {tuple(shape)}" if shape is not None else f"type {type(array).__name__}"
+        needed = [key for key in (letter.split("/")[0] for letter in letters) if key in sizes]
+        listed = ", ".join(f"{key} = {sizes[key]}" for key in dict.fromkeys(needed))
+        where = f" with {listed}" if needed else ""
+        found = f"type {type(array).__name__}" if shape is None else f"shape {tuple(shape)}"
         message = f"{name} has {found}: must be an array [{', '.join(letters)}]{where}"
         if shape is None:
             raise AssertionError(message)
@@ -85,42 +72,25 @@ def _expected(letter: str, sizes: Mapping[str, int]) -> Any:
 
 
 def assert_floating(**arrays: Any) -> None:
-    """Asserts that arrays hold floating-point numbers.
-
-    Raises:
-        AssertionError: Names the argument and its dtype.
-    """
+    """Asserts that arrays hold floating-point numbers."""
     for name, array in arrays.items():
         _assert_dtype(name, array, jnp.floating, "floating-point numbers")
 
 
 def assert_bool(**arrays: Any) -> None:
-    """Asserts that arrays hold booleans.
-
-    Raises:
-        AssertionError: Names the argument and its dtype.
-    """
+    """Asserts that arrays hold booleans."""
     for name, array in arrays.items():
         _assert_dtype(name, array, jnp.bool_, "bool")
 
 
 def assert_numbers(**arrays: Any) -> None:
-    """Asserts that arrays hold real numbers or booleans.
-
-    Raises:
-        AssertionError: Names the argument and its dtype.
-    """
+    """Asserts that arrays hold real numbers or booleans."""
     for name, array in arrays.items():
         _assert_dtype(name, array, (jnp.floating, jnp.integer, jnp.bool_), "numbers")
 
 
 def assert_integers(**arrays: Any) -> None:
-    """Asserts that arrays hold integers, and that NumPy arrays fit in int32.
-
-    Raises:
-        AssertionError: Names the argument and its dtype.
-        ArgumentError: Names the argument and what it holds.
-    """
+    """Asserts that arrays hold integers, and that NumPy arrays fit in int32."""
     for name, array in arrays.items():
         _assert_dtype(name, array, jnp.integer, "integers")
         if isinstance(array, np.ndarray) and not np.can_cast(array.dtype, np.int32):
@@ -129,16 +99,7 @@ def assert_integers(**arrays: Any) -> None:
 
 
 def assert_ids(size: int, /, **arrays: Any) -> None:
-    """Asserts that arrays hold integers, and that NumPy arrays are indices of a table.
-
-    Args:
-        size: Rows of the table.
-        **arrays: The ids, by their names.
-
-    Raises:
-        AssertionError: Names the argument and its dtype.
-        ArgumentError: Names the argument and what it holds.
-    """
+    """Asserts that arrays hold integers; NumPy arrays, indices of a table with `size` rows."""
     for name, array in arrays.items():
         _assert_dtype(name, array, jnp.integer, "integers")
         if isinstance(array, np.ndarray):
@@ -146,16 +107,7 @@ def assert_ids(size: int, /, **arrays: Any) -> None:
 
 
 def check_result(part: object, result: Any, like: jax.Array | jax.ShapeDtypeStruct) -> None:
-    """Checks the shape and dtype of the result of a model part.
-
-    Args:
-        part: The part, whose class is named in the message.
-        result: The result of the part.
-        like: An array with the required shape and dtype, usually the input of the part.
-
-    Raises:
-        ConfigError: The shape or dtype differs.
-    """
+    """Raises ConfigError unless the result of a model part has the shape and dtype of `like`."""
     found = (getattr(result, "shape", None), getattr(result, "dtype", None))
     if found == (like.shape, like.dtype):
         return
@@ -170,11 +122,7 @@ def check_result(part: object, result: Any, like: jax.Array | jax.ShapeDtypeStru
 
 
 def assert_keys(**keys: Any) -> None:
-    """Asserts that arguments are single random keys.
-
-    Raises:
-        ArgumentError: Names the argument.
-    """
+    """Raises ArgumentError unless arguments are single random keys."""
     for name, key in keys.items():
         dtype = getattr(key, "dtype", np.dtype(object))
         rank = np.ndim(key)
@@ -199,18 +147,7 @@ def _check_values(name: str, array: np.ndarray, least: int, most: int) -> None:
 
 
 def attended(name: str, array: jax.Array) -> jax.Array:
-    """Converts an attention mask to bool.
-
-    Args:
-        name: The argument, for messages.
-        array: bool, True = attend, or integers 1 and 0.
-
-    Returns:
-        bool, of the same shape.
-
-    Raises:
-        ArgumentError: The array holds other numbers; the message says how to convert them.
-    """
+    """Converts the attention mask in argument `name`, bool or integers 1 and 0, to bool."""
     if jnp.issubdtype(array.dtype, jnp.bool_):
         return array
     if jnp.issubdtype(array.dtype, jnp.floating):
@@ -227,14 +164,7 @@ def attended(name: str, array: jax.Array) -> jax.Array:
 
 
 def check_numbers(**numbers: tuple[Any, Rule]) -> None:
-    """Checks scalars that may be traced; of a `jax.Array` only the shape and dtype are checked.
-
-    Example:
-      ``check_numbers(eps=(eps, NOT_NEGATIVE))``
-
-    Raises:
-        ArgumentError: Names the argument, its value and the allowed values.
-    """
+    """Checks scalars; ``eps=(eps, NOT_NEGATIVE)``. Of a `jax.Array` only shape and dtype count."""
     for name, (value, rule) in numbers.items():
         if isinstance(value, jax.Array):
             kinds = jnp.floating, jnp.integer
@@ -245,19 +175,7 @@ def check_numbers(**numbers: tuple[Any, Rule]) -> None:
 
 
 def static(name: str, value: Any, rule: Rule) -> Any:
-    """Returns an argument that must be known while tracing as a Python number.
-
-    Args:
-        name: The argument.
-        value: A Python number, or a NumPy or JAX scalar.
-        rule: Which numbers are allowed.
-
-    Returns:
-        The number.
-
-    Raises:
-        ArgumentError: Names the argument, its value and the allowed values.
-    """
+    """Returns a scalar that must be known while tracing, and follow `rule`, as a Python number."""
     known = not isinstance(value, jax.core.Tracer)
     check_argument(name, value, known, f"{rule.expected}, known while tracing")
     value = plain(value)
@@ -266,18 +184,7 @@ def static(name: str, value: Any, rule: Rule) -> Any:
 
 
 def static_pair(name: str, sizes: Sequence[int]) -> tuple[int, int]:
-    """Returns the two sizes of an image or a grid as Python's integers.
-
-    Args:
-        name: The argument's name.
-        sizes: Rows and columns.
-
-    Returns:
-        (rows, columns).
-
-    Raises:
-        ArgumentError: The argument is not a pair of integers of at least 1, or is traced.
-    """
+    """Returns the (rows, columns) of an image or a grid, at least 1, as Python's integers."""
     two = isinstance(sizes, Sequence | np.ndarray) and len(sizes) == 2
     check_argument(name, sizes, two, "two integers, (rows, columns)")
     rows, columns = (static(name, size, at_least(1)) for size in sizes)
@@ -285,16 +192,7 @@ def static_pair(name: str, sizes: Sequence[int]) -> tuple[int, int]:
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    """Checks that an argument is one of a few names.
-
-    Args:
-        name: The argument.
-        value: The given value.
-        choices: The allowed names.
-
-    Raises:
-        ArgumentError: Names the argument, its value and the choices.
-    """
+    """Raises ArgumentError unless the value of argument `name` is one of the choices."""
     rule = one_of(choices)
     check_argument(name, value, rule.allows(value), rule.expected)
 
@@ -308,12 +206,9 @@ def on_mesh(mesh: Mesh | AbstractMesh | None) -> AbstractContextManager:
 
 
 def replica_rows(axis: str) -> AbstractContextManager:
-    """Declares that arrays contain the rows of one model replica, as inside `jax.shard_map`.
+    """Declares that arrays contain the rows of one of the model replicas along a mesh axis.
 
-    Functions of the row index (dropout) then use the index among the rows of all replicas.
-
-    Args:
-        axis: The mesh axis of replicas, whose rows are contiguous.
+    Functions of the row index (dropout) then use the index among the contiguous rows of all.
 
     Returns:
         A context manager.
@@ -334,21 +229,16 @@ def is_manually_sharded() -> bool:
 
 
 def spec_of(x: jax.Array) -> PartitionSpec | None:
-    """Returns the partition spec in the type of `x`, one entry per axis.
-
-    Returns None if no mesh is set or its axes are not explicit: then the compiler decides or,
-    inside `shard_map`, the array is the shard of one device.
-    """
+    """Returns the partition spec in the type of `x`, one entry per axis; None without a mesh."""
+    # Where mesh axes are not explicit the compiler decides, or, inside `shard_map`, the array is
+    # the shard of one device.
     sharding = jax.typeof(x).sharding
     return sharding.spec if sharding.mesh.explicit_axes else None
 
 
 def platform() -> str:
-    """Returns the platform that the computation is traced for: "cpu", "gpu" or "tpu".
-
-    This is the platform of the current mesh, which may differ from the local one in ahead-of-time
-    compilation, or otherwise of JAX's default backend.
-    """
+    """Returns the platform that the computation is traced for: "cpu", "gpu" or "tpu"."""
+    # That of the current mesh may differ from the local one in ahead-of-time compilation.
     device = jax.sharding.get_abstract_mesh().abstract_device
     # jax 0.10.0 does not expose the platform of an abstract mesh's devices.
     return getattr(device, "platform", None) or jax.default_backend()
@@ -379,15 +269,10 @@ def place(x: jax.Array, spec: PartitionSpec | None) -> jax.Array:
 
 
 def gathered(parameter: jax.Array, x: jax.Array, contract: int = 0) -> jax.Array:
-    """Gathers a parameter along every mesh axis that shards the batch of `x`.
+    """Gathers a parameter along every mesh axis that shards `x`, but for its `contract` last axes.
 
     This is the all-gather of fully sharded data parallelism; its transpose is a reduce-scatter of
     the gradient.
-
-    Args:
-        parameter: Any shape.
-        x: The activation that it will be multiplied by.
-        contract: The number of trailing axes of `x` that are features.
 
     Returns:
         The same values, resharded.
@@ -426,16 +311,7 @@ def per_device(function: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Ar
 
 
 def on_tokens(x: jax.Array) -> jax.Array:
-    """Shards the tokens of `[B, T, ...]` over the mesh axis "sequence", if it divides T.
-
-    What follows is computed in parts, as all but attention treats tokens one by one.
-
-    Args:
-        x: Token ids or activations, whose rows may be sharded.
-
-    Returns:
-        The same values, resharded.
-    """
+    """Shards the tokens of `[B, T, ...]` over the mesh axis "sequence", if it divides T."""
     if (spec := spec_of(x)) is None or spec[1] is not None:
         return x
     parts = dict(jax.typeof(x).sharding.mesh.shape).get("sequence", 1)

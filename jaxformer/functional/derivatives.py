@@ -87,15 +87,11 @@ def differentiable(
 
 
 def reversed_by(plain: Callable, fast: Callable) -> Callable:
-    """Combines `fast`, which JAX can only differentiate in forward mode, with the reverse mode of
+    """Combines `fast`, which JAX differentiates only in forward mode, with the reverse mode of
     `plain`.
 
-    An example of such a function is a loop of dynamic length.
-
-    Args:
-        plain: A function that JAX can differentiate.
-        fast: A function with the same arguments and results; results for which `plain` returns None
-            have no derivative in reverse mode.
+    An example of `fast` is a loop of dynamic length. Results for which `plain` returns None have no
+    derivative in reverse mode.
 
     Returns:
         A function with the signature of both.
@@ -120,12 +116,8 @@ def reversed_by(plain: Callable, fast: Callable) -> Callable:
 def with_gradient_of(fast: Callable, plain: Callable, named: Callable) -> Callable:
     """Combines the value and gradient of `fast` with all other derivatives of `plain`.
 
-    Args:
-        fast: A function with a gradient that supports neither forward mode nor further
-            differentiation, such as an accelerator kernel.
-        plain: An equivalent function that JAX can differentiate.
-        named: Names the value of `fast` and its other residuals, so that a checkpoint policy can
-            save them: see `saveable`.
+    An example of `fast` is an accelerator kernel. `named` names its value and its other residuals,
+    so that a checkpoint policy can save them: see `saveable`.
 
     Returns:
         A function with the signature of both.
@@ -177,13 +169,8 @@ class _Rest:
 
 
 def _value_and_rest(function, args) -> tuple[Any, _Rest]:
-    """Returns `function(*args)`, and the residuals of its pullback other than arguments and value.
-
-    The residuals of a kernel include its arguments and value, which are thereby stored only once.
-
-    Returns:
-        The value, and the rest of the pullback.
-    """
+    """Returns `function(*args)`, and what its pullback holds beside arguments and value."""
+    # The residuals of a kernel include its arguments and value, which are thereby stored only once.
     leaves, tree = jax.tree.flatten(args)
     jaxpr, shapes = jax.make_jaxpr(
         lambda *leaves: _vjp(function, tree.unflatten(leaves)), return_shape=True
@@ -278,9 +265,7 @@ def _at(places, values, others) -> list[Any]:
 
 
 def _leaves_up_to(tree, prefix) -> list[Any]:
-    """Returns the leaves of a pytree with the structure `tree`, in which None may replace a
-    subtree.
-    """
+    """Returns the leaves of a tree of structure `tree`, in which None may replace a subtree."""
     leaves, prefix_tree = jax.tree.flatten(prefix, is_leaf=lambda x: x is None)
     subtrees = prefix_tree.flatten_up_to(tree.unflatten([object()] * tree.num_leaves))
     return [x for x, of in zip(leaves, subtrees, strict=True) for _ in jax.tree.leaves(of)]

@@ -190,10 +190,8 @@ def feed_forward(
 
 
 def activated(activation: Callable, x: jax.Array, factor: jax.Array | None = None) -> jax.Array:
-    """Returns `activation(x) * factor`, or `activation(x, factor)` if the activation is `joint`.
-
-    It is computed in float32, and recomputed in the backward pass.
-    """
+    """Returns `activation(x) * factor`, or `activation(x, factor)` if the activation is `joint`."""
+    # It is computed in float32, and recomputed in the backward pass.
 
     def rounded_once(x, factor):
         wide = jnp.promote_types(x.dtype, jnp.float32)

@@ -37,15 +37,7 @@ class Rounded:
 
 
 def rounded(x: jax.Array, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
-    """Rounds to a float8 format, with one scale for the whole array.
-
-    Args:
-        x: Numbers of any shape.
-        dtype: The format.
-
-    Returns:
-        `x / s` in that format, and s, a float32 scalar.
-    """
+    """Returns `x / s` in a float8 format, and s, the float32 scale of the whole array."""
     largest = jnp.max(jnp.abs(x)).astype(jnp.float32)
     scale = jnp.where(largest > 0, largest, 1.0) / float(jnp.finfo(dtype).max)
     return (x.astype(jnp.float32) / scale).astype(dtype), scale

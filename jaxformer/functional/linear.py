@@ -123,13 +123,9 @@ ArrayLike = jax.Array | jax.ShapeDtypeStruct
 
 
 def transposed(kernel: jax.Array, outputs: tuple[int, ...]) -> Transposed:
-    """Transposes a kernel, or a stack of them.
+    """Transposes a kernel `[*layers, D, F]`, where F is the product of `outputs`.
 
     On a CPU, rows that would displace each other in the cache get a cache line of zeros.
-
-    Args:
-        kernel: `[*layers, D, F]`.
-        outputs: The sizes of the output axes, whose product is F.
 
     Returns:
         The kernel, with a matrix `[*layers, F, D + padding]`.
@@ -149,16 +145,7 @@ def _aliased(matrix: ArrayLike) -> bool:
 
 
 def quantized(kernel: jax.Array, contract: int, layers: int = 0) -> Quantized:
-    """Quantizes a kernel, or a stack of them.
-
-    Args:
-        kernel: `[*layers, *contracted, *outputs]`.
-        contract: The number of contracted axes.
-        layers: The number of axes that stack kernels.
-
-    Returns:
-        The integers in the shape of `kernel`, and the scales `[*layers, *outputs]`.
-    """
+    """Quantizes kernels `[*layers, *contracted, *outputs]`, with scales `[*layers, *outputs]`."""
     assert_floating(kernel=kernel)
     axes = tuple(range(layers, layers + contract))
     wide = jnp.asarray(kernel).astype(jnp.float32)
@@ -175,14 +162,7 @@ def dequantized(kernel: Quantized, contract: int, layers: int = 0) -> jax.Array:
 
 
 def as_array(kernel: Kernel) -> ArrayLike:
-    """Returns an array or shape with a kernel's shape and dtype, `[*contracted, *outputs]`.
-
-    Args:
-        kernel: A kernel of any form; a `Transposed` one gives a matrix.
-
-    Returns:
-        The kernel itself if it is an array, otherwise its shape.
-    """
+    """Returns an array or shape like a kernel `[*contracted, *outputs]`; a matrix for `Transposed`."""
     if isinstance(kernel, Transposed):
         num_outputs, width = kernel.matrix.shape
         return jax.ShapeDtypeStruct((width - kernel.padding, num_outputs), kernel.matrix.dtype)
@@ -197,15 +177,7 @@ def as_array(kernel: Kernel) -> ArrayLike:
 
 
 def dense(kernel: Kernel, contracted: tuple[int, ...]) -> jax.Array:
-    """Returns a kernel of any form as an array, without dropout.
-
-    Args:
-        kernel: The kernel.
-        contracted: The sizes of its contracted axes.
-
-    Returns:
-        `[*contracted, *outputs]`.
-    """
+    """Returns a kernel of any form as an array `[*contracted, *outputs]`, without dropout."""
     if isinstance(kernel, Transposed):
         return kernel.matrix.T[: math.prod(contracted)].reshape(*contracted, *kernel.outputs)
     if isinstance(kernel, Quantized):
@@ -224,18 +196,7 @@ def dense(kernel: Kernel, contracted: tuple[int, ...]) -> jax.Array:
 
 
 def check_kernel(kernel: Kernel, contracted: tuple[int, ...]) -> tuple[int, ...]:
-    """Checks that a kernel contracts axes of the given sizes.
-
-    Args:
-        kernel: A kernel of any form.
-        contracted: The sizes.
-
-    Returns:
-        The sizes of its output axes.
-
-    Raises:
-        AssertionError: The kernel contracts other sizes, or its arrays do not fit together.
-    """
+    """Asserts that a kernel contracts axes of the given sizes; returns those of its output axes."""
     if isinstance(kernel, Part):
         check_kernel(kernel.joined, contracted)
         return kernel.outputs
@@ -322,12 +283,7 @@ def dot(
 ) -> jax.Array:
     """Computes `jax.lax.dot_general`, accumulated in at least float32, and integers in int32.
 
-    Args:
-        lhs: The left operand.
-        rhs: The right operand.
-        dimensions: The dimension numbers of `dot_general`.
-        spec: The sharding of the result.
-        dtype: The dtype of the result; None uses the accumulator dtype.
+    The result has the sharding `spec` and the dtype `dtype`; None is the accumulator's.
 
     Returns:
         The product.
@@ -400,11 +356,9 @@ def _contract_transposed(x, kernel, contract):
 
 
 def _dot_matrix(x, matrix):
-    """Returns `x matrix^T`; on a CPU the matrix is the left operand if `x` has few rows.
-
-    XLA's CPU backend reads the left operand where it lies and first writes the right one to a
-    buffer in another order, which takes longer than a product with few rows.
-    """
+    """Returns `x matrix^T`; on a CPU the matrix is the left operand if `x` has few rows."""
+    # XLA's CPU backend reads the left operand where it lies and first writes the right one to a
+    # buffer in another order, which takes longer than a product with few rows.
     rows, dtype = x.shape[0], x.dtype
     dimensions = ((1,), (1,)), ((), ())
     few = rows <= (_FEW_INTEGERS if dtype == jnp.int8 else _FEW_ROWS)
@@ -424,11 +378,9 @@ def _dot_matrix(x, matrix):
 
 
 def _dot_rows(x, kernel, dimensions, spec=None, dtype=None):
-    """Returns `dot`, repeating `x` if it is a single row of bfloat16 or int8.
-
-    XLA multiplies a few rows eight times as fast as one on a CPU; on a GPU it materializes the
-    products of a single row before summing them (decoding at batch size 1).
-    """
+    """Returns `dot`, repeating `x` if it is a single row of bfloat16 or int8."""
+    # XLA multiplies a few rows eight times as fast as one on a CPU; on a GPU it materializes the
+    # products of a single row before summing them (decoding at batch size 1).
     rows = x.shape[: x.ndim - len(dimensions[0][0])]
     single = bool(rows) and math.prod(rows) == 1 and x.dtype in (jnp.bfloat16, jnp.int8)
     if single and platform() in ("cpu", "gpu"):

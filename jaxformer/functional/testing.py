@@ -83,9 +83,7 @@ def assert_relative(
 
 
 def _functions_of(scheme, query, key, lengths, table) -> dict[str, tuple[Callable, float]]:
-    """Returns all results of the scheme for positions of queries and keys, and their rounding
-    errors.
-    """
+    """Returns all results of the scheme as functions of positions, and their rounding errors."""
     num_heads, num_kv_heads = query.shape[2], key.shape[2]
 
     def embedded(query_positions, key_positions):

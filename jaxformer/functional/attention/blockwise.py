@@ -57,16 +57,7 @@ class Tile:
         return self.query_start, self.blocks.query, key_start, self.blocks.key
 
     def over_keys(self, num_keys: int, visit: Callable, start):
-        """Folds `visit(key_start, carry)` over the key blocks that are not fully masked.
-
-        Args:
-            num_keys: The number of keys, a multiple of the block size.
-            visit: Returns the next carry.
-            start: The initial carry.
-
-        Returns:
-            The final carry.
-        """
+        """Folds `visit(key_start, carry)` over the key blocks that are not fully masked."""
         size = self.blocks.key
         mask = self.request.mask.block(self.query_start, self.blocks.query, 0, num_keys)
         if not mask.has_gaps:
@@ -97,19 +88,7 @@ class Tile:
         return logits, allowed_BQS[:, None, None], slope
 
     def score_gradients(self, query, query_columns, key, of_scores, key_start) -> tuple:
-        """Returns the gradients of queries, keys and distance vectors, given that of the scores.
-
-        Args:
-            query: This block's queries.
-            query_columns: The queries as `columns`.
-            key: A block of keys.
-            of_scores: The cotangent, `[B, K, G, Q, S]`.
-            key_start: The index of the first key.
-
-        Returns:
-            The gradients of the queries, of the keys `[B, K, H, S]`, and of the distances' vectors
-            as `columns`.
-        """
+        """Returns the gradients of queries, keys `[B, K, H, S]` and distances (as `columns`)."""
         of_query = weights_by_values(of_scores, key)
         of_key = columns_by_weights(query_columns, of_scores)
         if self.request.distances is None:
@@ -191,11 +170,9 @@ def columns(rows_BKGQH):
 
 
 def columns_by_weights(columns_BKHX, weights_BKGQS):
-    """Returns `[B, K, H, G Q] x [B, K, G, Q, S] -> [B, K, H, S]`, summed over the group's queries.
-
-    XLA's CPU backend computes this product twice as fast as the product of rows, whose contracted
-    axis is not the last.
-    """
+    """`[B, K, H, G Q] x [B, K, G, Q, S] -> [B, K, H, S]`, summed over the group's queries."""
+    # XLA's CPU backend computes this product twice as fast as the product of rows, whose contracted
+    # axis is not the last.
     return dot(columns_BKHX, _folded(weights_BKGQS), (((3,), (2,)), ((0, 1), (0, 1))))
 
 
@@ -277,17 +254,13 @@ class Layout(NamedTuple):
 
 
 def _block_sizes(query_length: int, key_length: int, grain: int) -> Blocks:
-    """Returns the fastest sizes on a CPU, by measurement: large blocks, as long as masked ones are
-    skipped.
-    """
+    """Returns the sizes that were fastest on a CPU: large, if masked blocks are still skipped."""
     largest = Blocks(min(max(grain, 128), 512), min(max(grain, 128), 256))
     return Blocks(_even(query_length, largest.query), _even(key_length, largest.key))
 
 
 def _even(length: int, largest: int) -> int:
-    """Returns a block size that covers a length with little padding, a multiple of 64 for several
-    blocks.
-    """
+    """Returns a block size with little padding, a multiple of 64 if there are several blocks."""
     count = -(-length // largest)
     return length if count == 1 else -(-length // (64 * count)) * 64
 
@@ -319,14 +292,9 @@ def _padded(request: Request, query_padding: int, key_padding: int, num_keys: in
 
 
 def scaled(query: jax.Array, request: Request) -> tuple[jax.Array, Request]:
-    """Multiplies the queries by the power of two in the scale, and leaves the rest in the request.
-
-    This is exact. For heads with 16, 64 or 256 channels it is the whole scale, which saves a pass
-    over all logits.
-
-    Returns:
-        The queries and the request.
-    """
+    """Multiplies the queries by the power of two in the scale; the rest stays in the request."""
+    # This is exact. For heads with 16, 64 or 256 channels it is the whole scale, which saves a pass
+    # over all logits.
     exact = 2.0 ** (math.frexp(request.scale)[1] - 1)
     vectors = request.distances
     if vectors is not None:
@@ -428,10 +396,8 @@ def softmax_blocks(blocks, query_BKGTH, key_BKSH, value_BKSH, request):
 
 
 def softmax_gradients(blocks, residuals, cotangent):
-    """Returns the gradients of queries, keys, values, bias, distances and sinks.
-
-    The log-sum-exp among the residuals may be one over further keys.
-    """
+    """Returns the gradients of queries, keys, values, bias, distances and sinks."""
+    # The log-sum-exp among the residuals may be one over further keys.
     query_BKGTH, key_BKSH, value_BKSH, request, trained_bias, output, log_total = residuals
     accumulator = log_total.dtype
     cotangent = cotangent.astype(query_BKGTH.dtype)

@@ -13,13 +13,8 @@ from jaxformer.functional.positions.base import Bias
 
 
 def exchange(attend, query, key, value, request, time):
-    """Computes whole rows of a part of the heads on each device (DeepSpeed Ulysses).
-
-    Devices whose query heads read the same key/value head get a copy of it.
-
-    Returns:
-        The outputs of the device's own queries.
-    """
+    """Computes whole rows of a part of the heads on each device (DeepSpeed Ulysses)."""
+    # Devices whose query heads read the same key/value head get a copy of it.
     copies = -(-jax.lax.axis_size(time) // key.shape[2])
     key, value = (jnp.repeat(x, copies, axis=2) for x in (key, value))
     whole = (
@@ -38,14 +33,9 @@ def in_order(attend, query, key, value, request, time):
 
 
 def zigzag(attend, query, key, value, request, time):
-    """Computes half i and half 2n - 1 - i of the 2n halves of all queries on device i of n.
-
-    Under a causal mask all devices then read the same number of keys. In order, the last one would
-    read twice as many as on average.
-
-    Returns:
-        The outputs of the device's own queries.
-    """
+    """Computes half i and half 2n - 1 - i of the 2n halves of all queries on device i of n."""
+    # Under a causal mask all devices then read the same number of keys. In order, the last one
+    # would read twice as many as on average.
     parts = dealt(query, time)
     length = parts[0].shape[1]
     starts = starts_of(jax.lax.axis_index(time), len(parts), length, time)
@@ -57,15 +47,8 @@ def zigzag(attend, query, key, value, request, time):
 
 
 def dealt(x: jax.Array, time) -> list[jax.Array]:
-    """Deals the parts of an array along time to the devices, an early and a late half to each.
-
-    Args:
-        x: `[B, T, ...]`, the device's own part.
-        time: The mesh axes along time.
-
-    Returns:
-        Its two halves; an odd part is not cut, and stays.
-    """
+    """Deals the halves of a part `[B, T, ...]`, an early and a late one to each device."""
+    # An odd part is not cut, and stays.
     if x.shape[1] % 2:
         return [x]
     halves = enumerate(jnp.split(x, 2, axis=1))
@@ -96,16 +79,8 @@ def _moves(side: int, time) -> list[tuple[int, int]]:
 
 
 def heads_suffice(heads: int, kv_heads: int, devices: int) -> bool:
-    """Returns whether each of the devices along time can have a part of the heads.
-
-    The devices must divide the query heads, and the key/value heads or be a multiple of them:
-    N mod n = 0, and K mod n = 0 or n mod K = 0.
-
-    Args:
-        heads: N, the query heads of the devices.
-        kv_heads: K, their key/value heads.
-        devices: n.
-    """
+    """Returns whether each of the devices along time can have a part of the heads."""
+    # The devices must divide the query heads, and the key/value heads or be a multiple of them.
     return heads % devices == 0 and (kv_heads % devices == 0 or devices % kv_heads == 0)
 
 

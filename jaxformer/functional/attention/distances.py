@@ -44,16 +44,7 @@ class DistanceTerms:
     num_queries: int
 
     def check(self, sizes: dict[str, int], keys: str, queries: str) -> None:
-        """Raises AssertionError unless the vectors fit queries and keys of these sizes.
-
-        Args:
-            sizes: T, S, N, K and H.
-            keys: The name of `keys`, for messages.
-            queries: The name of `queries`, for messages.
-
-        Raises:
-            AssertionError: Names the mismatch.
-        """
+        """Raises AssertionError, with these names, unless the vectors fit T, S, N, K and H."""
         lengths = {"T": self.num_queries, "C": sizes["T"] + sizes["S"] - 1}
         if self.num_queries != sizes["T"]:
             raise AssertionError(
@@ -116,20 +107,9 @@ class DistanceTerms:
     def gradients(
         self, query_BKGTH: jax.Array, key_BKSH: jax.Array, of_scores: jax.Array
     ) -> tuple[jax.Array, jax.Array, DistanceTerms]:
-        """Returns the gradients of `scores`.
-
-        XLA's CPU backend has no bfloat16 kernels for products with transposed results, so the
-        gradients of the keys and vectors keep the layout of the products: columns of a matrix.
-
-        Args:
-            query_BKGTH: The queries.
-            key_BKSH: The keys.
-            of_scores: The cotangent, `[B, K, G, T, S]` in the dtype of the queries.
-
-        Returns:
-            The gradients of the queries, of the keys `[B, K, H, S]`, and of the vectors `[N, H,
-            C]`, in the accumulator dtype.
-        """
+        """Returns the gradients of queries, keys `[B, K, H, S]` and vectors `[N, H, C]`."""
+        # XLA's CPU backend has no bfloat16 kernels for products with transposed results, so the
+        # gradients of the keys and vectors keep the layout of the products: columns of a matrix.
         batch, kv_heads, groups, length, width = query_BKGTH.shape
         accumulator = jnp.promote_types(query_BKGTH.dtype, jnp.float32)
         of_query = jnp.zeros(query_BKGTH.shape, accumulator)
@@ -212,18 +192,9 @@ def distance_scores(
 
 
 def _of_pairs(x: jax.Array, num_columns: int) -> jax.Array:
-    """`[..., T, T + S - 1] -> [..., T, S]`: element (i, j) belongs to the distance j - i.
-
-    Each row is shifted left by one relative to the row above. With one more column, the flattened
-    rows of the result are contiguous.
-
-    Args:
-        x: An element for each row and distance.
-        num_columns: S.
-
-    Returns:
-        An element for each pair.
-    """
+    """`[..., T, T + S - 1] -> [..., T, S]`: element (i, j) belongs to the distance j - i."""
+    # Each row is shifted left by one relative to the row above. With one more column, the flattened
+    # rows of the result are contiguous.
     *batch, rows, width = x.shape
     flat = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)]).reshape(*batch, rows * (width + 1))
     flat = jax.lax.slice_in_dim(flat, rows - 1, rows - 1 + rows * width, axis=-1)

@@ -42,21 +42,9 @@ def unsupported(query, key, value, request: Request) -> str | None:
 
 
 def attend(query, key, value, request: Request, time) -> jax.Array:
-    """Computes the outputs of a device's own queries, with the keys of all devices.
-
-    Under a causal mask each device computes an early and a late half of the queries and of the
-    keys, so that in each turn all devices compute as many pairs.
-
-    Args:
-        query: `[B, T / n, N, H]`, the device's own.
-        key: `[B, S / n, K, H]`.
-        value: `[B, S / n, K, H']`.
-        request: That of all queries and keys.
-        time: The mesh axes along time.
-
-    Returns:
-        `[B, T / n, N, H']`.
-    """
+    """Computes the outputs `[B, T / n, N, H']` of a device's queries, with all devices' keys."""
+    # Under a causal mask each device computes an early and a late half of the queries and of the
+    # keys, so that in each turn all devices compute as many pairs.
     query, request = scaled(query, request)
     parts = [dealt(x, time) for x in (query, key, value)]
     layout = Layout.of(parts[0][0], parts[1][0], request)

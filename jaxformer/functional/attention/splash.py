@@ -180,11 +180,8 @@ def _visits(lengths, blocks, offset, low: int | None, high: int | None) -> tuple
     """Returns which blocks of columns each block of rows visits, and whether it computes there.
 
     Row i, whose index among the columns is `i + offset`, reads columns from `i + offset + low` to
-    `i + offset + high`.
-
-    Returns:
-        Integers `[row blocks, visits]` and 0 or 1 `[row blocks, visits]`. A visit that computes
-        nothing names the first block of the next row, which is then loaded meanwhile.
+    `i + offset + high`. A visit that computes nothing names the first block of the next row, which
+    is then loaded meanwhile.
     """
     (num_rows, num_columns), (row_block, column_block) = lengths, blocks
     count = num_columns // column_block

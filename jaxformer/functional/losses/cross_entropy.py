@@ -169,14 +169,9 @@ def binary_cross_entropy(scores: jax.Array, targets: jax.Array) -> jax.Array:
 def map_chunks(
     function: Callable[..., jax.Array], *arrays: jax.Array, chunk_size: int
 ) -> jax.Array:
-    """Applies a position-wise function to chunks of positions.
+    """Applies a position-wise function to chunks of the positions of arrays `[B, T, ...]`.
 
     The backward pass recomputes each chunk, so at most one is in memory.
-
-    Args:
-        function: Maps arrays `[B, C, ...]` to an array `[B, C, ...]`.
-        *arrays: `[B, T, ...]` each.
-        chunk_size: Positions per chunk, of every row; T need not be a multiple.
 
     Returns:
         The results for all positions, `[B, T, ...]`.

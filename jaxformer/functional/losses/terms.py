@@ -104,14 +104,7 @@ def add_product_loss(
 
 
 def with_products(terms: Terms) -> Terms:
-    """Computes the losses of `add_product_loss` from the sums over all layers.
-
-    Args:
-        terms: The terms of a whole model.
-
-    Returns:
-        The terms, with these losses in place of their factors.
-    """
+    """Replaces the factors of each `add_product_loss`, summed over all layers, by their loss."""
     names = [name for kind, name in terms if kind == "size"]
     factors = ("left", "right", "size", "weight")
     found = {key: value for key, value in terms.items() if key[0] not in factors}
@@ -124,14 +117,7 @@ def with_products(terms: Terms) -> Terms:
 
 
 def collect_terms(function: Callable) -> Callable:
-    """Makes a function also return the terms that are added while it runs.
-
-    Args:
-        function: A function.
-
-    Returns:
-        A function of the same arguments that returns (result, terms).
-    """
+    """Returns a function that also returns the terms that are added while `function` runs."""
 
     @functools.wraps(function)
     def wrapped(*arguments: Any, **options: Any) -> tuple[Any, Terms]:
@@ -148,17 +134,8 @@ def collect_terms(function: Callable) -> Callable:
 
 
 def pass_terms(function: Callable) -> Callable:
-    """Like `collect_terms`, for a function that JAX transforms; collects nothing outside of
-    `collect_terms`.
-
-    The caller passes the terms to `add_terms` outside of the transformation.
-
-    Args:
-        function: A function.
-
-    Returns:
-        A function of the same arguments that returns (result, terms).
-    """
+    """Returns `collect_terms` of a function that JAX transforms; collects only inside another."""
+    # The caller passes the terms to `add_terms` outside of the transformation.
     collecting = collect_terms(function)
 
     @functools.wraps(function)
@@ -176,11 +153,7 @@ def without_terms() -> AbstractContextManager:
 
 
 def add_terms(terms: Terms) -> None:
-    """Adds collected terms to those with the same name.
-
-    Args:
-        terms: The terms that a transformed function returned.
-    """
+    """Adds the terms that a transformed function returned to those with the same name."""
     if _ACTIVE.value:
         frame = _FRAME.get()
         for key, value in terms.items():

@@ -101,15 +101,10 @@ def _check_mask(other: Mask) -> None:
 
 
 def spec(cls):
-    """Makes `cls` a frozen dataclass and a pytree whose leaves are its arrays.
-
-    Python integers and None belong to the tree's structure, so an offset that is known while
-    tracing stays known inside `jit`, `scan` and `shard_map`, where kernels need it. Unflattening
-    skips the checks of `__post_init__`, because JAX puts placeholders in the place of arrays.
-
-    Returns:
-        The class.
-    """
+    """Makes `cls` a frozen dataclass and a pytree whose leaves are its arrays."""
+    # Python integers and None belong to the tree's structure, so an offset that is known while
+    # tracing stays known inside `jit`, `scan` and `shard_map`, where kernels need it. Unflattening
+    # skips the checks of `__post_init__`, because JAX puts placeholders in the place of arrays.
     cls = dataclass(frozen=True)(cls)
     names = [field.name for field in dataclasses.fields(cls)]
 

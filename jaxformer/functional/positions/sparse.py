@@ -81,16 +81,7 @@ class RepeatedBlock:
     """The number of blocks."""
 
     def bias(self, times: int, length: int, num_heads: int) -> Bias:
-        """Returns the bias of `length` queries and keys.
-
-        Args:
-            times: n, how often each key counts.
-            length: T and S.
-            num_heads: N.
-
-        Returns:
-            The bias.
-        """
+        """Returns the bias of `length` queries and keys, in which keys count `times` (n) times."""
         index = jnp.arange(length)[None, :]
         return Bias(jnp.full(num_heads, math.log(times), jnp.float32), index, index, self)
 

@@ -323,19 +323,7 @@ def token_log_probabilities(logits: jax.Array, tokens: jax.Array) -> jax.Array:
 
 
 def assert_tokens(name: str, tokens: Sequence[int], vocab_size: int) -> list[int]:
-    """Checks tokens and returns them as Python integers.
-
-    Args:
-        name: The argument, for messages.
-        tokens: Python or NumPy integers.
-        vocab_size: V.
-
-    Returns:
-        The tokens.
-
-    Raises:
-        ArgumentError: A token is not in `[0, vocab_size)`.
-    """
+    """Returns tokens as Python integers, which must be in `[0, vocab_size)`."""
     tokens = [plain(token) for token in tokens]
     known = [is_integer(token) and 0 <= token < vocab_size for token in tokens]
     if unknown := [token for token, fits in zip(tokens, known, strict=True) if not fits]:

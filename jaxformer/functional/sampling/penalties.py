@@ -227,9 +227,7 @@ def bias_sequences(
 
 
 def _completable(logits, tokens, lengths, sequences):
-    """Returns the last tokens `[N]` of sequences, and which rows `[B, N]` end with the preceding
-    tokens.
-    """
+    """Returns the last tokens `[N]` of sequences, and which rows `[B, N]` end with those before."""
     _assert_history(logits, tokens, lengths)
     listed = isinstance(sequences, Sequence) and all(isinstance(s, Sequence) for s in sequences)
     wanted = "a sequence of sequences of tokens, such as ((7,), (3, 5)), none of them empty"
