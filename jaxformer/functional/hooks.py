@@ -21,11 +21,7 @@ HEADS, POSITIONS = -2, 1
 
 
 def zero() -> Hook:
-    """Returns a hook that replaces an activation with zeros.
-
-    Returns:
-        The hook.
-    """
+    """Returns a hook that replaces an activation with zeros."""
     return _Zero()
 
 
@@ -35,9 +31,6 @@ def zero_head(*heads: int) -> Hook:
 
     Args:
         *heads: The head indices.
-
-    Returns:
-        The hook.
 
     Raises:
         ArgumentError: An index is not a non-negative integer. When called: there is no such head.
@@ -57,9 +50,6 @@ def add_vector(vector: jax.Array, scale: float | jax.Array = 1.0) -> Hook:
         vector: v, with the shape of the last axis of the activation, or of several trailing axes.
         scale: s.
 
-    Returns:
-        The hook.
-
     References:
         Turner et al., Activation Addition (https://arxiv.org/abs/2308.10248).
     """
@@ -73,9 +63,6 @@ def replace_with(value: jax.Array) -> Hook:
         value: The activation of another run, or its mean over a data set (mean ablation), of any
             shape that broadcasts to the activation.
 
-    Returns:
-        The hook.
-
     References:
         Meng et al., Locating and Editing Factual Associations (https://arxiv.org/abs/2202.05262).
     """
@@ -87,9 +74,6 @@ def mean_ablation() -> Hook:
     positions.
 
     Padding counts; use `replace_with` for a mean that excludes it.
-
-    Returns:
-        The hook.
     """
     return _Mean()
 
@@ -101,9 +85,6 @@ def at_heads(heads: tuple[int, ...], hook: Hook, axis: int = HEADS) -> Hook:
         heads: The head indices.
         hook: The other hook.
         axis: The axis of heads: -2 in `[B, T, N, H]`, 1 in "hook_pattern" `[B, N, T, S]`.
-
-    Returns:
-        The hook.
 
     Raises:
         ArgumentError: An index is not a non-negative integer. When called: there is no such head.
@@ -118,9 +99,6 @@ def at_positions(positions: tuple[int, ...], hook: Hook) -> Hook:
         positions: Indices into the rows, from 0. Not supported in cached generation, which reads a
             few tokens at a time.
         hook: The other hook.
-
-    Returns:
-        The hook.
 
     Raises:
         ArgumentError: A position is not a non-negative integer. When called: there is no such

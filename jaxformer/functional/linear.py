@@ -162,7 +162,7 @@ def dequantized(kernel: Quantized, contract: int, layers: int = 0) -> jax.Array:
 
 
 def as_array(kernel: Kernel) -> ArrayLike:
-    """Returns an array or shape like a kernel `[*contracted, *outputs]`; a matrix for `Transposed`."""
+    """Returns an array or shape like a kernel, `[*contracted, *outputs]`, perhaps a matrix."""
     if isinstance(kernel, Transposed):
         num_outputs, width = kernel.matrix.shape
         return jax.ShapeDtypeStruct((width - kernel.padding, num_outputs), kernel.matrix.dtype)

@@ -231,15 +231,7 @@ class DualEncoder(Model):
 
 
 def vector(model: Model, outputs: ModelOutput) -> jax.Array:
-    """Returns the embedding of each row: the output of the Projection head, or the pooled state.
-
-    Args:
-        model: One of the models of a dual encoder.
-        outputs: The outputs of the model.
-
-    Returns:
-        `[B, width]`.
-    """
+    """Returns the embedding of each row: that of the Projection head, or the pooled state."""
     if "projection" in model.heads:
         return model.heads["projection"].scores(outputs)
     return outputs.pooled

@@ -30,17 +30,7 @@ class Float8:
         check_field(self, "targets", len(self.targets) > 0, "at least one pattern")
 
     def kernels(self, model: AbstractModel) -> tuple[str, ...]:
-        """The names of the kernels.
-
-        Args:
-            model: The structure of the model.
-
-        Returns:
-            The names, in the model's order.
-
-        Raises:
-            ConfigError: A pattern matches no kernel of a block's linear map.
-        """
+        """The names of the kernels, in the model's order."""
         nodes = nnx.iter_graph(model.module(model.shapes))
         paths = {
             ".".join(map(str, (*path, "kernel"))) for path, node in nodes if type(node) is Linear

@@ -19,16 +19,9 @@ class TokenFlops:
     """Queries by keys and weights by values, over unmasked keys, averaged over the sequence."""
 
     def training(self, *, causal: bool) -> float:
-        """Returns the FLOPs of a forward and a backward pass (twice the forward), without
-        recomputation.
-
-        Args:
-            causal: Whether to count only unmasked attention (the stricter convention); False counts
-                all of it, as in PaLM's appendix B and most reports.
-
-        Returns:
-            FLOPs per token.
-        """
+        """Returns the FLOPs of a forward and a backward pass (twice the forward)."""
+        # `causal` counts unmasked attention only (the stricter convention); PaLM's appendix B and
+        # most reports count all of it.
         return 3.0 * (self.products + (self.causal_attention if causal else self.attention))
 
 
@@ -57,18 +50,7 @@ def attention_flops(
     *,
     causal: bool,
 ) -> tuple[float, float]:
-    """Returns the FLOPs per token of self-attention on sequences of `length` tokens.
-
-    Args:
-        config: The configuration, with heads, head widths and windows.
-        sublayers: The sublayers of a block, without cross-attention.
-        num_layers: Blocks.
-        length: Tokens of a sequence.
-        causal: Whether attention is causal.
-
-    Returns:
-        The FLOPs over every key of the window, and over unmasked keys.
-    """
+    """Returns the FLOPs per token of self-attention on `length` tokens: all, and unmasked ones."""
     windows = [min(window or length, length) for window in config.windows]
     per_pair = sum(sublayer.products_per_pair(config) for sublayer in sublayers)
     per_key = 2 * per_pair * num_layers // len(windows)

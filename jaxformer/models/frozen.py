@@ -17,19 +17,11 @@ SCALES = ".int8_scales"
 def frozen_shapes(
     base: AbstractModel, dtype: str, learning: Collection[str]
 ) -> tuple[dict[str, jax.ShapeDtypeStruct], dict[str, tuple[str, ...]]]:
-    """Returns the shapes and axes of a model's parameters with frozen ones in another dtype.
+    """Returns the shapes and axes of a model's parameters with frozen matrices in another dtype.
 
-    This applies to kernels and embeddings; norms and biases stay in float32, since they are small.
-    An int8 kernel has scales as an additional parameter. With int8, only kernels outside the heads
-    and the experts are in int8, and other matrices are in bfloat16.
-
-    Args:
-        base: The model.
-        dtype: "float32", "bfloat16" or "int8".
-        learning: The names of the trained parameters, which stay in float32.
-
-    Returns:
-        The shape and the axes of each parameter, by name.
+    Norms and biases stay in float32, since they are small, and so do the parameters that are
+    `learning`. With int8, kernels outside the heads and the experts are in int8, with scales as
+    additional parameters, and other matrices in bfloat16.
     """
     shapes, axes = dict(base.shapes), dict(base.axes)
     if dtype == "float32":
@@ -52,16 +44,7 @@ def frozen_shapes(
 
 
 def stored(name: str, value: jax.Array, like: Mapping[str, Any]) -> Parameters:
-    """Converts a parameter to the dtype in which a model stores it.
-
-    Args:
-        name: The parameter's name.
-        value: The value, in any floating-point dtype.
-        like: The model's parameters, or their shapes.
-
-    Returns:
-        The parameter, and its scales if it is int8, by name.
-    """
+    """Returns a parameter in the dtype of `like`, and its scales if that is int8, by name."""
     if name + SCALES not in like:
         return {name: value.astype(like[name].dtype)}
     kernel = quantized(value, value.ndim - len(like[name + SCALES].shape), _layers(name))

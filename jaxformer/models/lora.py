@@ -157,15 +157,7 @@ class AbstractLoraModel:
         return parameters
 
     def module(self, parameters: Parameters, key: jax.Array | None = None) -> nnx.Module:
-        """Returns the adapted model with these arrays (or tracers).
-
-        Args:
-            parameters: The arrays by name.
-            key: The key of the factors' dropout; None in evaluation.
-
-        Returns:
-            The base model's module, whose targets are `Adapted`.
-        """
+        """Returns the base model's module with `Adapted` targets; `key` is that of its dropout."""
         kernels = {name: module_kernel(name, parameters) for name in self.base.shapes}
         dropout, scale = self.lora.dropout, self.lora.scale
         for number, name in enumerate(self.targets):
@@ -179,11 +171,7 @@ class AbstractLoraModel:
         return self.base.module(kernels)
 
     def merged(self, parameters: Parameters) -> Parameters:
-        """Returns the parameters of an equivalent plain model, with merged factors.
-
-        Returns:
-            The parameters by name; those stored in bfloat16 or int8 are in bfloat16.
-        """
+        """Returns the parameters of an equivalent plain model, in at least bfloat16."""
         plain = {name: restored(name, parameters) for name in self.base.shapes}
         for name in self.targets:
             a, b = (parameters[name + suffix] for suffix in FACTORS)
@@ -197,18 +185,7 @@ class AbstractLoraModel:
 def abstract_model_of(
     config: ModelConfig, lora: LoRA | None = None
 ) -> AbstractModel | AbstractLoraModel:
-    """Returns the structure of a model, with factors if `lora` is given.
-
-    Args:
-        config: The model.
-        lora: The adaptation.
-
-    Returns:
-        The structure.
-
-    Raises:
-        ConfigError: A pattern of `lora` matches no parameter, or a target is not a kernel.
-    """
+    """Returns the structure of a model, with factors if `lora` is given."""
     base = AbstractModel(config.build)
     if lora is None:
         return base
@@ -226,7 +203,7 @@ def adapted(kernel: jax.Array, a: jax.Array, b: jax.Array, scale: float) -> jax.
         scale: The multiplier of the product.
 
     Returns:
-        The adapted kernel, of the same shape.
+        The adapted kernel.
     """
     leading = a.ndim + b.ndim - kernel.ndim - 2
     batch = tuple(range(leading))

@@ -47,14 +47,7 @@ def stack_path(name: str) -> StackPath | None:
 
 
 def without_part_prefix(name: str) -> str:
-    """Removes the name of a composite model's part from a path.
-
-    Args:
-        name: The path of a parameter or of a field: "decoder.heads.language_model.bias".
-
-    Returns:
-        The path in that part: "heads.language_model.bias".
-    """
+    """Removes a composite's part from a path: "heads.tags.bias" of "decoder.heads.tags.bias"."""
     return re.sub(r"^(encoder|decoder|text|image)\.", "", name)
 
 

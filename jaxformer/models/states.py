@@ -16,11 +16,8 @@ WEIGHTS = ("*attn.hook_pattern",)
 
 
 def layer_states(cache: Cache, prefix: str = "") -> list[jax.Array]:
-    """Returns the input of the first layer and the output of each: `layers + 1` arrays `[B, T, D]`.
-
-    `cache` has the activations that match `STATES`; `prefix` is "", "encoder." or "decoder.".
-    Returns an empty list if none was recorded.
-    """
+    """Returns the input of the first layer and the output of each, `[B, T, D]`, if recorded."""
+    # `cache` has the activations that match `STATES`; `prefix` is "", "encoder." or "decoder.".
     first = by_layer(cache, prefix, "hook_resid_pre")
     normalized = by_layer(cache, prefix, "hook_normalized_resid_post")
     return first[:1] + (normalized or by_layer(cache, prefix, "hook_resid_post"))

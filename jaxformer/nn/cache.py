@@ -150,17 +150,7 @@ class CacheArray:
 
     @classmethod
     def of(cls, x: jax.Array, storage: Storage) -> CacheArray:
-        """Converts `[B, K, C, H]` to the dtype of the cache.
-
-        int8 is that of `quantized`, with a scale for each token and head.
-
-        Args:
-            x: The array.
-            storage: The dtype.
-
-        Returns:
-            The array in that dtype.
-        """
+        """Converts `[B, K, C, H]`; int8 is `quantized`, with a scale for each token and head."""
         if storage != "int8":
             return cls(x.astype(storage), None)
         rounded = quantized(x, 1, layers=x.ndim - 1)
@@ -294,15 +284,7 @@ class Cache:
         return replace(self, lengths=jnp.zeros_like(self.lengths))
 
     def reorder(self, beams: jax.Array) -> Cache:
-        """Selects the beams that are continued.
-
-        Args:
-            beams: int `[B, n]`: of each of B groups of rows the indices of those that are
-                continued, in any order and number.
-
-        Returns:
-            The cache of B n rows.
-        """
+        """The cache of B n rows, with those of each group that int `[B, n]` selects."""
         layers = jax.tree.map(
             lambda x: x.reorder(beams) if hasattr(x, "reorder") else reorder_rows(x, beams),
             self.layers,
@@ -314,15 +296,8 @@ class Cache:
 
 
 def reorder_rows(x: jax.Array, indices: jax.Array) -> jax.Array:
-    """Selects rows within each group; on a mesh without communication.
-
-    Args:
-        x: `[B g, ...]`: B groups of g rows.
-        indices: int `[B, n]`: the rows to select from each group, in any order and number.
-
-    Returns:
-        `[B n, ...]`.
-    """
+    """Selects rows int `[B, n]` within each of B groups of `x` `[B g, ...]`: `[B n, ...]`."""
+    # On a mesh without communication.
 
     def select(x, indices):
         groups = indices.shape[0]

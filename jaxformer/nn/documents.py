@@ -18,15 +18,15 @@ def real_tokens(mask: Mask) -> jax.Array | None:
 
 
 def documents_of(mask: Mask, x: jax.Array, asks: str) -> jax.Array:
-    """The document of each token, which a mask of padding and documents tells apart.
+    """The document of each token of `x` `[B, T, D]`, int `[B, T]`, 0 for padding.
 
     Args:
         mask: The self-attention mask.
-        x: `[B, T, D]`.
+        x: The tokens.
         asks: The setting that asks, for messages: "block = ConvolutionBlock".
 
     Returns:
-        int `[B, T]`, 0 for padding.
+        The documents, by a mask of padding and of at most one set of documents.
 
     Raises:
         ConfigError: The mask has other terms, or two sets of documents.

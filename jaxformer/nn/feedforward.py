@@ -18,13 +18,7 @@ class FeedForward(Sublayer):
     joins = ("gate", "up")
 
     def __init__(self, key: jax.Array, config: TransformerConfig, settings: "MLP | None" = None):
-        """Declares the projections.
-
-        Args:
-            key: A PRNG key for the initial values.
-            config: The sizes.
-            settings: The activation, the gate and the biases; None: those of the model.
-        """
+        """Declares the projections; `settings` None are those of the model."""
         settings = mlp_settings(config) if settings is None else settings
         keys = jax.random.split(key, 3)
         model = {"embed": config.model_dim}

@@ -31,19 +31,7 @@ def assert_tokens(
     mask: Mask | None = None,
     **per_token: jax.Array | None,
 ) -> None:
-    """Asserts that tokens and their accompanying arrays fit together.
-
-    Args:
-        vocab_size: V.
-        inputs: int `[B, T]`.
-        positions: int `[B or 1, T]` or None.
-        mask: A mask or None.
-        **per_token: Other int arrays `[B, T]` by name, or None.
-
-    Raises:
-        AssertionError: Names the array, its shape or dtype, and the expectation.
-        ArgumentError: Names the argument, its value and the expectation.
-    """
+    """Asserts that token ids `[B, T]`, positions, a mask and other ids `[B, T]` fit together."""
     sizes = assert_axes(inputs=(inputs, "B T"))
     assert_ids(vocab_size, inputs=inputs)
     wanted = "a mask such as KeyPadding(valid), for an array DenseMask(array), or None"

@@ -91,7 +91,7 @@ def declare(
     *,
     takes: Sequence[str] = ("x",),
 ) -> tuple[str, ...]:
-    """Declares the parameters of a part of a layer as attributes of the layer.
+    """Declares the parameters of a part as attributes of a module, and returns their names.
 
     Args:
         module: The layer.
@@ -102,7 +102,7 @@ def declare(
         takes: The names of its other arguments.
 
     Returns:
-        The names of the parameters.
+        The names.
 
     Raises:
         ConfigError: The part cannot be called with them, or a name is taken.

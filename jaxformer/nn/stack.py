@@ -26,14 +26,7 @@ from jaxformer.nn.sublayer import Context, Sublayer, SublayerCache
 
 @contextlib.contextmanager
 def explained(sublayer: nnx.Module) -> Iterator[None]:
-    """Says what to write where a sublayer does to a sharded array what JAX refuses.
-
-    Args:
-        sublayer: The sublayer that is called.
-
-    Raises:
-        ConfigError: Names the sublayer and what it tried.
-    """
+    """Says, in a ConfigError, what to write where JAX refuses what a sublayer does to an array."""
     try:
         yield
     except Exception as error:
@@ -127,16 +120,7 @@ class Block(nnx.Module):
         ]
 
     def _arranged(self, x, maps, last=None):
-        """The arrangement of the sublayers' maps, with names for the activations of the block.
-
-        Args:
-            x: The stream.
-            maps: The sublayers as functions of it.
-            last: Maps what the last norm returns; None: nothing does.
-
-        Returns:
-            The stream after the block.
-        """
+        """The arrangement of maps of the stream, named; `last` maps what the last norm returns."""
         names = self.names
         # The stream is named after what it comes from: mid, mid_cross, post.
         streams = ["mid", *(f"mid_{name.removesuffix('_attn')}" for name in names[1:-1])]

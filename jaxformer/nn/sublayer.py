@@ -138,16 +138,7 @@ class SublayerConfig(abc.ABC):
 
 
 def settings_of(config: TransformerConfig, field: str, kind: type) -> Any:
-    """The settings that parts of a model share with one of its sublayers.
-
-    Args:
-        config: The model.
-        field: The field with the sublayer.
-        kind: The class that has the settings.
-
-    Returns:
-        The sublayer; if it is of another class, the default of the model's family.
-    """
+    """The sublayer in a field if it is of a class, or the default of the model's family."""
     own = getattr(config, field, None)
     known = type(config).__dataclass_fields__
     if isinstance(own, kind):

@@ -65,12 +65,7 @@ class ConvolutionalFeatures:
         return samples
 
     def valid_frames(self, length: int, num_samples: jax.Array) -> jax.Array:
-        """Returns which of `length` frames read real samples alone, bool `[B, T]`.
-
-        Args:
-            length: T.
-            num_samples: int `[B]`, the real samples of each row, which precede its padding.
-        """
+        """Which of `length` frames read the first `num_samples` `[B]` alone, bool `[B, T]`."""
         return jnp.arange(length)[None, :] < self.num_frames(num_samples)[:, None]
 
     @property
@@ -199,14 +194,7 @@ class LengthAdapter:
         return frames
 
     def valid_frames(self, valid: jax.Array) -> jax.Array:
-        """Returns which frames have a real state in their middle.
-
-        Args:
-            valid: bool `[B, T]`, the real states of each row, which precede its padding.
-
-        Returns:
-            bool `[B, num_frames(T)]`.
-        """
+        """Returns which frames have a real state in their middle, from those states `[B, T]`."""
         for _ in range(self.num_layers):
             valid = self.shortened(valid)
         return valid
@@ -274,16 +262,8 @@ class FeatureEncoder(nnx.Module):
         dtype: jnp.dtype,
         num_samples: jax.Array | None = None,
     ) -> jax.Array:
-        """Computes the frames of waveforms.
-
-        Args:
-            waveforms: float `[B, S]`.
-            dtype: The dtype of the frames.
-            num_samples: int `[B]`: the samples of each row that a norm over time reads; None: all.
-
-        Returns:
-            `[B, T, C]`.
-        """
+        """Computes the frames `[B, T, C]` of waveforms `[B, S]` in a dtype."""
+        # A norm over time reads the first `num_samples` `[B]` of each row; None: all.
         assert_axes(waveforms=(waveforms, "B S"))
         x, f = waveforms[..., None].astype(dtype), activation(self.config.activation)
         sizes = zip(self.convolutions, self.config.kernels, self.config.strides, strict=True)
@@ -342,15 +322,7 @@ class FrameAdapter(nnx.Module):
         self.config = config
 
     def __call__(self, x: jax.Array, real: jax.Array | None = None) -> jax.Array:
-        """Computes the frames behind the states of blocks.
-
-        Args:
-            x: `[B, T, D]`.
-            real: bool `[B, T]`: the states that are read, others as zeros; None: all.
-
-        Returns:
-            `[B, num_frames(T), width]` in the dtype of `x`.
-        """
+        """`[B, T, D] -> [B, num_frames(T), width]`, reading states that are not `real` as zeros."""
         x = whole_rows(x)
         if self.projection is not None:
             x = self.norm(self.projection(x))

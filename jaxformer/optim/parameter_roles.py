@@ -87,9 +87,7 @@ def decay_mask(axes: Any, embeddings: bool = False) -> Any:
 
 
 def hidden_matrix(path: str, names: tuple[str, ...]) -> Matrix | None:
-    """Like `matrix`, but only for matrices between hidden activations: no lookup tables, no output
-    head.
-    """
+    """Like `matrix`, but None for lookup tables and the output head."""
     return matrix(path, names) if is_decayed(path, names) and "vocab" not in names else None
 
 

@@ -122,15 +122,7 @@ class MaskedAutoencoderHead(HeadModule):
         return jnp.take_along_axis(states, which[..., None], axis=1)
 
     def errors(self, scores: jax.Array, images: jax.Array) -> jax.Array:
-        """Returns the mean squared error of each patch.
-
-        Args:
-            scores: `[B, patches, P, Q, C]`.
-            images: `[B, height, width, C]`.
-
-        Returns:
-            float32 `[B, patches]`.
-        """
+        """Returns the mean squared error of each patch, float32 `[B, patches]`."""
         pixels = target_pixels(images, self.patch_size)
         if self.normalize:
             axes = (2, 3, 4)

@@ -342,20 +342,7 @@ class HeadModule(nnx.Module):
 def class_loss(
     scores: jax.Array, targets: jax.Array, weights: jax.Array, options: LossOptions
 ) -> LossSums:
-    """Returns the summed classification loss.
-
-    Args:
-        scores: float32 `[..., V]`.
-        targets: int `[...]`; arbitrary where the weight is 0.
-        weights: float32 `[...]`.
-        options: The options of the cross-entropy, or its replacement.
-
-    Returns:
-        The sums.
-
-    Raises:
-        ConfigError: The loss function returns the wrong shape or dtype.
-    """
+    """Returns the summed loss of targets `[...]` with scores float32 `[..., V]`."""
     terms = {"label_smoothing": options.label_smoothing, "z_loss": options.z_loss}
     sums = cross_entropy(scores, targets, weights, **terms)
     if options.function is None:
@@ -369,14 +356,7 @@ def class_loss(
 
 
 def head_class(kind: str) -> type[Head] | None:
-    """Returns the class of a kind of heads, wherever it is defined.
-
-    Args:
-        kind: The name from `Head.kind`.
-
-    Returns:
-        The class, or None if no such class has been imported.
-    """
+    """Returns the class of a kind of heads, wherever it is defined, or None."""
     # Library classes come first; if a user's file was imported twice, the later version wins.
     known = sorted(imported_types(Head), key=lambda each: is_library(each.__module__))
     return {each.kind(): each for each in known}.get(kind)
@@ -403,16 +383,7 @@ def array(*shape: int, dtype: jnp.dtype = jnp.int32) -> jax.ShapeDtypeStruct:
 def pool(
     hidden: jax.Array, valid: jax.Array | None, pooling: Literal["first", "last", "mean"]
 ) -> jax.Array:
-    """Pools a state per sequence: the first or last real token, or the mean over real tokens.
-
-    Args:
-        hidden: `[B, T, D]`.
-        valid: bool `[B, T]`, the real tokens; None means all.
-        pooling: The pooling method.
-
-    Returns:
-        `[B, D]` in the dtype of `hidden`.
-    """
+    """Pools a state `[B, D]` per sequence: the first or last real token, or the mean over them."""
     check_choice("pooling", pooling, ("first", "last", "mean"))
     assert_axes(hidden=(hidden, "B T D"))
     valid = jnp.ones(hidden.shape[:2], bool) if valid is None else valid
@@ -440,19 +411,7 @@ def pool(
 
 
 def build_heads(key: jax.Array, config: TransformerConfig, heads: tuple[Head, ...]) -> nnx.Dict:
-    """Builds the modules of a model's heads, by name.
-
-    Args:
-        key: The random key of the initial values.
-        config: The model's configuration.
-        heads: The heads' configurations.
-
-    Returns:
-        The modules.
-
-    Raises:
-        ConfigError: Two heads share a name, or one does not support the model.
-    """
+    """Builds the modules of a model's heads, by name, each of which must be unique."""
     given = [head.name for head in heads]
     if len(set(given)) < len(given):
         raise ConfigError(f"model.heads: {', '.join(given)}: each head needs a unique name (label)")

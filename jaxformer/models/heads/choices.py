@@ -71,9 +71,7 @@ class MultipleChoiceHead(ClassificationHead):
     """A classification head with one output, the score of a choice."""
 
     def scores(self, outputs, key: jax.Array | None = None):
-        """Returns float32 scores in the shape of the pooled states without their last axis: `[B]`
-        or `[B, C]`.
-        """
+        """Returns float32 scores, `[B]` or `[B, C]`, of pooled states `[B, D]` or `[B, C, D]`."""
         return super().scores(outputs, key)[..., 0]
 
     def loss(self, outputs, batch, options, key):

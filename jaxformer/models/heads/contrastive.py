@@ -96,9 +96,7 @@ class ContrastiveHead(HeadModule):
         return self.function(outputs.similarities, batch["pair_weights"])
 
     def predictions(self, outputs, batch):
-        """Returns the image of each text and the text of each image, `[B, 2]`, as indices in the
-        batch.
-        """
+        """Returns the image of each text and the text of each image, as indices `[B, 2]`."""
         weights = everywhere(batch["pair_weights"])
         there = (weights[:, None] != 0) & (weights[None, :] != 0)
         logits = jnp.where(there, outputs.similarities, -jnp.inf)

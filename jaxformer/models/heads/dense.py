@@ -67,15 +67,7 @@ class DenseLayer(nnx.Module):
         width: int,
         outputs: Mapping[str, int],
     ):
-        """Declares the linear layer and the norm.
-
-        Args:
-            key: A PRNG key for the initial values.
-            config: The model's configuration.
-            dense: The configuration of the layer.
-            width: The width of the states.
-            outputs: The logical axis and width of the output.
-        """
+        """Declares a linear layer from states of this width, and the norm."""
         keys = jax.random.split(key)
         std = normal(config.init_std)
         self.linear = Linear(keys[0], {"embed": width}, outputs, std, bias=dense.bias)

@@ -32,9 +32,7 @@ Pooling = Literal["first", "first_state", "last", "mean", "late", "first_and_mea
 
 
 def _label(values: np.ndarray, options: PredictionOptions) -> dict[str, Any]:
-    """Returns the label with the highest score and its probability, optionally with those of all
-    labels.
-    """
+    """Returns the best label and its probability, or with `scores` those of all labels too."""
     best = int(np.argmax(values))
     row = {"label": options.labels[best], "score": number(values[best])}
     if options.scores:

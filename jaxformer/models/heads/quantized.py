@@ -157,17 +157,9 @@ class Quantizer(nnx.Module):
         key: jax.Array | None,
         temperature: jax.Array | float = 1.0,
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Quantizes frames.
-
-        Args:
-            x: `[B, T, C]`.
-            masked: bool `[B, T]`, the frames over which the use of codes is measured; None: all.
-            key: The key of the Gumbel noise; None in evaluation, where the largest score counts.
-            temperature: That of the Gumbel softmax.
-
-        Returns:
-            The vectors `[B, T, D]`, the codes int `[B, T, G]`, and the perplexities `[G]`.
-        """
+        """Returns the vectors `[B, T, D]`, codes `[B, T, G]` and perplexities `[G]` of frames."""
+        # The use of codes is measured over `masked` frames, bool `[B, T]`; None: all. Without a key
+        # for the Gumbel noise, in evaluation, the largest score counts.
         logits = self.scores(x).astype(jnp.float32)
         noisy = logits
         if key is not None:
@@ -208,15 +200,9 @@ class QuantizedFramesHead(HeadModule):
         temperature: jax.Array | float = 1.0,
         gumbel_key: jax.Array | None = None,
     ) -> Compared:
-        """Returns the projected states and quantized frames.
-
-        Args:
-            outputs: What the head reads.
-            masked: bool `[B, T]`, the frames over which the use of codes is measured; None: all.
-            key: The dropout key; None in evaluation.
-            temperature: That of the Gumbel softmax.
-            gumbel_key: The key of the Gumbel noise; None: one from `key`. Unused in evaluation.
-        """
+        """Returns the projected states and quantized frames, see `Quantizer.__call__`."""
+        # The key of the Gumbel noise is one from `key`, that of dropout, unless `gumbel_key` is
+        # given.
         drop_key, own_key = split(key, 2)
         own_key = own_key if key is None or gumbel_key is None else gumbel_key
         x = dropout(outputs.features, self.head.dropout, drop_key)
@@ -225,15 +211,8 @@ class QuantizedFramesHead(HeadModule):
         return Compared(states, self.quantized(vectors), codes, perplexities)
 
     def similarities(self, compared: Compared, negatives: jax.Array) -> jax.Array:
-        """Returns the logits of the quantized frame at each position, and of K others.
-
-        Args:
-            compared: From `compared`.
-            negatives: int `[B, T, K]`: the positions of the others in the row.
-
-        Returns:
-            float32 `[B, T, 1 + K]`; another frame of the same codes has -inf.
-        """
+        """Returns the logits `[B, T, 1 + K]` of a position's own frame and of K `negatives`."""
+        # Another frame of the same codes has -inf.
         sizes = assert_axes(quantized=(compared.quantized, "B T W"))
         assert_axes(sizes, negatives=(negatives, "B T K"))
 
@@ -253,17 +232,9 @@ class QuantizedFramesHead(HeadModule):
     def losses(
         self, compared: Compared, masked: jax.Array, negatives: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Returns the two terms of the loss, summed over masked frames, and the correct ones.
-
-        Args:
-            compared: From `compared`.
-            masked: bool `[B, T]`.
-            negatives: int `[B, T, K]`.
-
-        Returns:
-            The contrastive term, the diversity term before its weight, and the number of masked
-            frames that are most similar to their own quantized frame.
-        """
+        """Returns the sums of the two terms over masked frames, and of those that are right."""
+        # The diversity term is before its weight. A frame is right if it is most similar to its own
+        # quantized frame.
         logits = self.similarities(compared, negatives)
         losses = jax.nn.logsumexp(logits, axis=-1) - logits[..., 0]
         count = jnp.sum(masked, dtype=jnp.float32)

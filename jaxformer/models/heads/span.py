@@ -86,9 +86,7 @@ class SpanHead(HeadModule):
         return class_loss(scores, batch["span"], halves, options._replace(z_loss=0.0))
 
     def predictions(self, outputs, batch):
-        """Returns the best span, and the scores of it and of no answer, `[B, 2]`, to compare
-        windows.
-        """
+        """Returns the best span, and its score and that of no answer, `[B, 2]`, across windows."""
         scores = self.scores(outputs)
         nothing = scores[:, 0, 0] + scores[:, 1, 0]
         if "span_places" in batch:

@@ -189,16 +189,7 @@ class VocabularyHead(HeadModule):
     def log_probabilities(
         self, outputs: ModelOutput, targets: jax.Array, chunk_size: int | None = None
     ) -> jax.Array:
-        """Returns the log-probability of each target.
-
-        Args:
-            outputs: The outputs of the model's body.
-            targets: int `[B, T]`.
-            chunk_size: Number of positions whose logits are in memory at a time; None means all.
-
-        Returns:
-            float32 `[B, T]`.
-        """
+        """Returns the float32 log-probability of each target, `chunk_size` positions at a time."""
 
         def of_positions(hidden: jax.Array, targets: jax.Array) -> jax.Array:
             logits = self.scores(outputs._replace(hidden=hidden))
