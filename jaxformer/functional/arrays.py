@@ -73,35 +73,32 @@ def _expected(letter: str, sizes: Mapping[str, int]) -> Any:
 
 def assert_floating(**arrays: Any) -> None:
     """Asserts that arrays hold floating-point numbers."""
-    for name, array in arrays.items():
-        _assert_dtype(name, array, jnp.floating, "floating-point numbers")
+    _assert_dtypes(arrays, "floating-point numbers", jnp.floating)
 
 
 def assert_bool(**arrays: Any) -> None:
     """Asserts that arrays hold booleans."""
-    for name, array in arrays.items():
-        _assert_dtype(name, array, jnp.bool_, "bool")
+    _assert_dtypes(arrays, "bool", jnp.bool_)
 
 
 def assert_numbers(**arrays: Any) -> None:
     """Asserts that arrays hold real numbers or booleans."""
-    for name, array in arrays.items():
-        _assert_dtype(name, array, (jnp.floating, jnp.integer, jnp.bool_), "numbers")
+    _assert_dtypes(arrays, "numbers", jnp.floating, jnp.integer, jnp.bool_)
 
 
 def assert_integers(**arrays: Any) -> None:
     """Asserts that arrays hold integers, and that NumPy arrays fit in int32."""
+    _assert_dtypes(arrays, "integers", jnp.integer)
+    limits = np.iinfo(np.int32)
     for name, array in arrays.items():
-        _assert_dtype(name, array, jnp.integer, "integers")
         if isinstance(array, np.ndarray) and not np.can_cast(array.dtype, np.int32):
-            limits = np.iinfo(np.int32)
             _check_values(name, array, limits.min, limits.max)
 
 
 def assert_ids(size: int, /, **arrays: Any) -> None:
     """Asserts that arrays hold integers; NumPy arrays, indices of a table with `size` rows."""
+    _assert_dtypes(arrays, "integers", jnp.integer)
     for name, array in arrays.items():
-        _assert_dtype(name, array, jnp.integer, "integers")
         if isinstance(array, np.ndarray):
             _check_values(name, array, 0, size - 1)
 
@@ -131,12 +128,12 @@ def assert_keys(**keys: Any) -> None:
         check_argument(name, key, typed or raw, "one random key, such as jax.random.key(0)")
 
 
-def _assert_dtype(name: str, array: Any, kinds: Any, expected: str) -> None:
-    dtype = getattr(array, "dtype", None)
-    kinds = kinds if isinstance(kinds, tuple) else (kinds,)
-    if dtype is None or not any(jnp.issubdtype(dtype, kind) for kind in kinds):
-        found = f"type {type(array).__name__}" if dtype is None else f"dtype {dtype}"
-        raise AssertionError(f"{name} has {found}: must be an array of {expected}")
+def _assert_dtypes(arrays: Mapping[str, Any], expected: str, *kinds: Any) -> None:
+    for name, array in arrays.items():
+        dtype = getattr(array, "dtype", None)
+        if dtype is None or not any(jnp.issubdtype(dtype, kind) for kind in kinds):
+            found = f"type {type(array).__name__}" if dtype is None else f"dtype {dtype}"
+            raise AssertionError(f"{name} has {found}: must be an array of {expected}")
 
 
 def _check_values(name: str, array: np.ndarray, least: int, most: int) -> None:
@@ -206,13 +203,8 @@ def on_mesh(mesh: Mesh | AbstractMesh | None) -> AbstractContextManager:
 
 
 def replica_rows(axis: str) -> AbstractContextManager:
-    """Declares that arrays contain the rows of one of the model replicas along a mesh axis.
-
-    Functions of the row index (dropout) then use the index among the contiguous rows of all.
-
-    Returns:
-        A context manager.
-    """
+    """Declares that arrays contain the rows of one of the model replicas along a mesh axis."""
+    # Functions of the row index (dropout) then use the index among the contiguous rows of all.
     return _COPIES(axis)
 
 
@@ -269,14 +261,8 @@ def place(x: jax.Array, spec: PartitionSpec | None) -> jax.Array:
 
 
 def gathered(parameter: jax.Array, x: jax.Array, contract: int = 0) -> jax.Array:
-    """Gathers a parameter along every mesh axis that shards `x`, but for its `contract` last axes.
-
-    This is the all-gather of fully sharded data parallelism; its transpose is a reduce-scatter of
-    the gradient.
-
-    Returns:
-        The same values, resharded.
-    """
+    """Gathers a parameter along the mesh axes that shard `x`, except its last `contract` axes."""
+    # The all-gather of fully sharded data parallelism, whose transpose is a reduce-scatter.
     if (spec := spec_of(parameter)) is None:
         return parameter
     batched = {axis for entry in spec_of(x)[: x.ndim - contract] for axis in mesh_axes(entry)}

@@ -1,23 +1,20 @@
 """Composite models: any encoder with a decoder that attends to its outputs."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.checks import check_field, check_types
-from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.functional.activations import scope
-from jaxformer.functional.positions.base import Position
-from jaxformer.io.components import moved_fields
 from jaxformer.models.decoder import DecoderConfig
 from jaxformer.models.encoder import EncoderConfig
 from jaxformer.models.encoder_decoder import Seq2SeqModel
 from jaxformer.models.flops import TokenFlops
-from jaxformer.models.heads.base import Head, array
-from jaxformer.models.model import ModelConfig
+from jaxformer.models.heads.base import array
+from jaxformer.models.model import ModelConfig, with_shared_fields
 from jaxformer.models.spectrogram import SpectrogramConfig
 from jaxformer.models.vision import VisionConfig
 from jaxformer.models.waveform import WaveformConfig
@@ -89,24 +86,7 @@ class CompositeConfig(ModelConfig):
             ConfigError: There is no such field, or the value is invalid.
         """
         parts = self.parts | {name: changes.pop(name) for name in self.parts if name in changes}
-        known = {
-            name: {*moved_fields(type(part)), *(field.name for field in fields(part))}
-            for name, part in parts.items()
-        }
-        known["encoder"] -= {"heads"}
-        names = set.union(*known.values())
-        for name in changes:
-            if name.partition(".")[0] not in names:
-                raise ConfigError(
-                    f"{name}: neither model.encoder nor model.decoder has such a field"
-                    f"{did_you_mean(name, names)}"
-                )
-
-        def changed(name: str, part: ModelConfig) -> ModelConfig:
-            own = {k: v for k, v in changes.items() if k.partition(".")[0] in known[name]}
-            return part.with_fields(**own)
-
-        return replace(self, **{name: changed(name, part) for name, part in parts.items()})
+        return replace(self, **with_shared_fields(parts, changes))
 
     def build(self, key):
         return Composite(key, self)
@@ -145,80 +125,28 @@ class CompositeConfig(ModelConfig):
 
     # The interface of every model with a decoder --------------------------------------------------
 
-    @property
-    def heads(self) -> tuple[Head, ...]:
-        """The heads on the decoder's hidden states."""
-        return self.decoder.heads
-
-    @property
-    def vocab_size(self) -> int:
-        """Vocabulary size of the decoder (V)."""
-        return self.decoder.vocab_size
-
-    @property
-    def position(self) -> Position:
-        """The encoder's positional scheme."""
-        return self.encoder.position
-
-    @property
-    def decoder_position(self) -> Position:
-        """The decoder's positional scheme."""
-        return self.decoder.position
-
-    @property
-    def num_layers(self) -> int:
-        """Blocks of the encoder."""
-        return self.encoder.num_layers
-
-    @property
-    def decoder_layers(self) -> int:
-        """Blocks of the decoder."""
-        return self.decoder.num_layers
-
-    @property
-    def model_dim(self) -> int:
-        """Width of the decoder's residual stream (D)."""
-        return self.decoder.model_dim
-
-    @property
-    def num_heads(self) -> int:
-        """Query heads of the decoder (N)."""
-        return self.decoder.num_heads
-
-    @property
-    def kv_heads(self) -> int:
-        """Key/value heads of the decoder (K)."""
-        return self.decoder.kv_heads
-
-    @property
-    def head_width(self) -> int:
-        """Width of a head of the decoder (H)."""
-        return self.decoder.head_width
-
-    @property
-    def mlp_dim(self) -> int:
-        """Hidden width of the decoder's feed-forward layers (F)."""
-        return self.decoder.mlp_dim
-
-    @property
-    def layer_kinds(self) -> tuple[tuple[int | None, bool], ...]:
-        """The windows of the decoder's layers, and whether they rotate queries and keys."""
-        return self.decoder.layer_kinds
-
-    @property
-    def compute_dtype(self) -> str:
-        """The dtype of activations and products, in both stacks."""
-        return self.decoder.compute_dtype
-
-    @property
-    def dtype(self) -> jnp.dtype:
-        """The compute dtype."""
-        return self.decoder.dtype
-
-    @property
-    def remat(self) -> str:
-        """The rematerialization policy of the decoder."""
-        return self.decoder.remat
+    heads = property(attrgetter("decoder.heads"), doc="The heads on the decoder's hidden states.")
+    vocab_size = property(attrgetter("decoder.vocab_size"), doc="Vocabulary size (V).")
+    position = property(attrgetter("encoder.position"), doc="The encoder's positional scheme.")
+    decoder_position = property(
+        attrgetter("decoder.position"), doc="The decoder's positional scheme."
+    )
+    num_layers = property(attrgetter("encoder.num_layers"), doc="Blocks of the encoder.")
+    decoder_layers = property(attrgetter("decoder.num_layers"), doc="Blocks of the decoder.")
+    model_dim = property(attrgetter("decoder.model_dim"), doc="Width of the decoder's stream (D).")
+    num_heads = property(attrgetter("decoder.num_heads"), doc="Query heads of the decoder (N).")
+    kv_heads = property(attrgetter("decoder.kv_heads"), doc="Key/value heads of the decoder (K).")
+    head_width = property(attrgetter("decoder.head_width"), doc="Width of the decoder's heads (H).")
+    mlp_dim = property(attrgetter("decoder.mlp_dim"), doc="Hidden width of the decoder (F).")
+    layer_kinds = property(
+        attrgetter("decoder.layer_kinds"),
+        doc="The windows of the decoder's layers, and whether they rotate queries and keys.",
+    )
+    compute_dtype = property(
+        attrgetter("decoder.compute_dtype"), doc="The dtype of activations, in both stacks."
+    )
+    dtype = property(attrgetter("decoder.dtype"), doc="The compute dtype.")
+    remat = property(attrgetter("decoder.remat"), doc="The decoder's rematerialization policy.")
 
 
 class Composite(Seq2SeqModel):

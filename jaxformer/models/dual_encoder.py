@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 import jax
@@ -12,15 +13,13 @@ from jaxformer.errors import ConfigError
 from jaxformer.functional.activations import scope
 from jaxformer.functional.dropout import split
 from jaxformer.functional.losses.contrastive import everywhere
-from jaxformer.functional.positions.base import Position
-from jaxformer.io.components import moved_fields
 from jaxformer.models.decoder import DecoderConfig
 from jaxformer.models.encoder import EncoderConfig
 from jaxformer.models.flops import TokenFlops
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads
 from jaxformer.models.heads.contrastive import Contrastive, unit_vectors
 from jaxformer.models.heads.projection import Projection
-from jaxformer.models.model import Model, ModelConfig
+from jaxformer.models.model import Model, ModelConfig, with_shared_fields
 from jaxformer.models.vision import VisionConfig
 from jaxformer.nn.layers import constant, parameter
 
@@ -89,52 +88,21 @@ class DualEncoderConfig(ModelConfig):
             ConfigError: There is no such field, or the value is invalid.
         """
         names = {each.name for each in fields(self)}
-        own = {name: value for name, value in changes.items() if name in names}
-        shared = {name: value for name, value in changes.items() if name not in names}
-        fields_of = {
-            name: {*moved_fields(type(x)), *(each.name for each in fields(x))}
-            for name, x in self.parts.items()
-        }
-        known = set().union(*fields_of.values())
+        own = {name: changes.pop(name) for name in names if name in changes}
+        return replace(self, **(with_shared_fields(self.parts, changes) | own))
 
-        def changed(name: str, part: ModelConfig) -> ModelConfig:
-            # The first model refuses a field that neither has.
-            own = fields_of[name]
-            fits = {k: v for k, v in shared.items() if _first(k) in own or _first(k) not in known}
-            return part.with_fields(**fits)
-
-        parts = {name: changed(name, part) for name, part in self.parts.items()}
-        return replace(self, **(parts | own))
-
-    @property
-    def vocab_size(self) -> int:
-        """The vocabulary size of the text model."""
-        return self.text.vocab_size
-
-    @property
-    def position(self) -> Position:
-        """The positional scheme of the text model."""
-        return self.text.position
+    vocab_size = property(attrgetter("text.vocab_size"), doc="The text model's vocabulary size.")
+    position = property(attrgetter("text.position"), doc="The text model's positional scheme.")
+    image_size = property(attrgetter("image.image_size"), doc="Height and width in pixels.")
+    channels = property(attrgetter("image.channels"), doc="Number of image channels.")
+    interpolate_positions = property(
+        attrgetter("image.interpolate_positions"), doc="Whether images may have another size."
+    )
 
     @property
     def type_sizes(self) -> dict[str, int]:
         """The rows of each type-embedding table of the text model."""
         return getattr(self.text, "type_sizes", {})
-
-    @property
-    def image_size(self) -> tuple[int, int]:
-        """Height and width of the images in pixels."""
-        return self.image.image_size
-
-    @property
-    def interpolate_positions(self) -> bool:
-        """Whether images may have another size."""
-        return self.image.interpolate_positions
-
-    @property
-    def channels(self) -> int:
-        """Number of image channels."""
-        return self.image.channels
 
     def build(self, key):
         return DualEncoder(key, self)
@@ -192,8 +160,7 @@ class DualEncoder(Model):
         Returns:
             "text" and "image", for the given inputs, float32 `[B, width]`.
         """
-        outputs = self._outputs(batch, key)
-        return {name: unit_vectors(vector(getattr(self, name), x)) for name, x in outputs.items()}
+        return self._vectors(self._outputs(batch, key))
 
     def similarities(self, text: jax.Array, image: jax.Array) -> jax.Array:
         """Returns the similarity of each text and each image.
@@ -215,10 +182,10 @@ class DualEncoder(Model):
 
     def outputs(self, batch, key=None):
         outputs = self._outputs(batch, key)
-        vectors = {
-            name: unit_vectors(vector(getattr(self, name), x)) for name, x in outputs.items()
-        }
-        return outputs["text"]._replace(similarities=self.similarities(**vectors))
+        return outputs["text"]._replace(similarities=self.similarities(**self._vectors(outputs)))
+
+    def _vectors(self, outputs: dict[str, ModelOutput]) -> dict[str, jax.Array]:
+        return {name: unit_vectors(vector(getattr(self, name), x)) for name, x in outputs.items()}
 
     def _outputs(self, batch, key: jax.Array | None) -> dict[str, ModelOutput]:
         """Returns the outputs of the models whose inputs are given."""
@@ -235,11 +202,6 @@ def vector(model: Model, outputs: ModelOutput) -> jax.Array:
     if "projection" in model.heads:
         return model.heads["projection"].scores(outputs)
     return outputs.pooled
-
-
-def _first(path: str) -> str:
-    """Returns the first field on a path."""
-    return path.partition(".")[0]
 
 
 def _width(config: ModelConfig) -> int:

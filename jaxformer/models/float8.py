@@ -1,13 +1,11 @@
 """Training with matrix products in float8: which kernels take part."""
 
-import fnmatch
 from dataclasses import dataclass
 
 from flax import nnx
 
 from jaxformer.checks import check_field, check_types
-from jaxformer.errors import ConfigError, closest
-from jaxformer.models.parameters import EXPERT_AXES, AbstractModel, stack_path
+from jaxformer.models.parameters import EXPERT_AXES, AbstractModel, matching, stack_path
 from jaxformer.nn.layers import Linear
 
 
@@ -40,12 +38,6 @@ class Float8:
             for name in model.shapes
             if name in paths and stack_path(name) and not EXPERT_AXES & set(model.axes[name])
         ]
-        for pattern in self.targets:
-            if not fnmatch.filter(able, pattern):
-                nearest = ", ".join(closest(pattern, able, 3) or able[:5]) or "none"
-                raise ConfigError(
-                    f"train.float8.targets: {pattern!r} matches no kernel of a linear map in a "
-                    f"block; there are {nearest}, ..."
-                )
-        chosen = {name for pattern in self.targets for name in fnmatch.filter(able, pattern)}
+        kind = "kernel of a linear map in a block"
+        chosen = matching(able, self.targets, "train.float8.targets", kind)
         return tuple(name for name in able if name in chosen)

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.checks import RATE, check_field, check_fields, check_types
-from jaxformer.errors import ConfigError, closest, did_you_mean
+from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.functional.linear import Adapted
 from jaxformer.models.frozen import frozen_shapes, module_kernel, restored, stored
 from jaxformer.models.model import ModelConfig
-from jaxformer.models.parameters import EXPERT_AXES, AbstractModel, Parameters
+from jaxformer.models.parameters import EXPERT_AXES, AbstractModel, Parameters, matching
 from jaxformer.nn.layers import normal, num_layer_axes, num_stacking_axes
 
 FACTORS = (".lora_a", ".lora_b")
@@ -111,7 +111,13 @@ class AbstractLoraModel:
             trained = [name for name in base.learning if name.startswith(owners)]
             excluded.update(trained)
         else:
-            trained = [name for name in _matching(base, lora.trained) if name in able]
+            patterns = [
+                pattern
+                for pattern in lora.trained
+                if pattern not in _MAY_MATCH_NOTHING or fnmatch.filter(base.shapes, pattern)
+            ]
+            found = matching(base.shapes, patterns, "train.lora.trained")
+            trained = [name for name in found if name in able]
         found = _kernels(base, lora.targets, "targets")
         self.targets = tuple(name for name in found if name in able and name not in excluded)
         if not self.targets:
@@ -241,19 +247,6 @@ def _named(base: AbstractModel, pattern: str) -> list[str]:
     if not set("*?[.") & set(pattern) and pattern not in base.shapes:
         pattern = f"*.{pattern}.kernel"
     return [name for name in base.shapes if fnmatch.fnmatchcase(name, pattern)]
-
-
-def _matching(base: AbstractModel, patterns: tuple[str, ...]) -> tuple[str, ...]:
-    found: dict[str, None] = {}
-    for pattern in patterns:
-        names = [name for name in base.shapes if fnmatch.fnmatchcase(name, pattern)]
-        if not names and pattern not in _MAY_MATCH_NOTHING:
-            listed = ", ".join(closest(pattern, base.shapes, 3) or list(base.shapes)[:5])
-            raise ConfigError(
-                f"train.lora.trained: {pattern!r} matches no parameter; there are {listed}, ..."
-            )
-        found |= dict.fromkeys(names)
-    return tuple(found)
 
 
 def _nearest(base: AbstractModel, pattern: str) -> str:

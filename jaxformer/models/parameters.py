@@ -1,8 +1,9 @@
 """Modules as flat dictionaries of arrays, in their own layout and in that of generation."""
 
+import fnmatch
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
+from jaxformer.errors import ConfigError, closest
 from jaxformer.functional.linear import Kernel, Part, Quantized, quantized, transposed
 from jaxformer.nn.layers import Embedding, num_layer_axes, num_stacking_axes
 from jaxformer.nn.sublayer import Sublayer
@@ -51,6 +53,20 @@ def without_part_prefix(name: str) -> str:
     return re.sub(r"^(encoder|decoder|text|image)\.", "", name)
 
 
+def matching(
+    names: Collection[str], patterns: Iterable[str], field: str, kind: str = "parameter"
+) -> dict[str, None]:
+    """Returns the names that match the patterns of a field, in order; each must match one."""
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        own = fnmatch.filter(names, pattern)
+        if not own:
+            nearest = ", ".join(closest(pattern, names, 3) or list(names)[:5]) or "none"
+            raise ConfigError(f"{field}: {pattern!r} matches no {kind}; there are {nearest}, ...")
+        found |= dict.fromkeys(own)
+    return found
+
+
 def group_sizes(names: Iterable[str]) -> dict[str, int]:
     """Returns the number of blocks per group for each stack among parameter paths."""
     sizes: dict[str, int] = {}
@@ -70,34 +86,24 @@ class AbstractModel:
         """Traces `build(key)` abstractly; nothing is allocated."""
         self._build = build
         self._definition, state = nnx.split(jax.eval_shape(build, jax.random.key(0)))
-        variables = dict(nnx.to_flat_state(state))
-        self._paths = {".".join(map(str, path)): path for path in variables}
-        self._variables = variables
-        self.shapes = {
-            name: jax.ShapeDtypeStruct(variables[path].shape, variables[path].dtype)
-            for name, path in self._paths.items()
-        }
-        self.axes: dict[str, tuple[str, ...]] = {
-            name: variables[path].get_metadata()["axes"] for name, path in self._paths.items()
-        }
-        inputs = {
-            name: variables[path].get_metadata()["contract"] for name, path in self._paths.items()
-        }
+        self._variables = dict(nnx.to_flat_state(state))
+        self._paths = {".".join(map(str, path)): path for path in self._variables}
+        variables = {name: self._variables[path] for name, path in self._paths.items()}
+        self.shapes = {n: jax.ShapeDtypeStruct(x.shape, x.dtype) for n, x in variables.items()}
+        self._metadata = {name: variable.get_metadata() for name, variable in variables.items()}
+        self.axes: dict[str, tuple[str, ...]] = {n: x["axes"] for n, x in self._metadata.items()}
+        inputs = {name: each["contract"] for name, each in self._metadata.items()}
         self.kernels: dict[str, int] = {name: count for name, count in inputs.items() if count}
 
     @property
     def learning(self) -> tuple[str, ...]:
         """The names of the trainable parameters, excluding fixed ones."""
-        variables = ((name, self._variables[path]) for name, path in self._paths.items())
-        return tuple(name for name, variable in variables if variable.get_metadata()["learns"])
+        return tuple(name for name, each in self._metadata.items() if each["learns"])
 
     @property
     def largest(self) -> dict[str, float]:
         """The maximum values of parameters that have one."""
-        limits = {
-            name: self._variables[path].get_metadata()["largest"]
-            for name, path in self._paths.items()
-        }
+        limits = {name: each["largest"] for name, each in self._metadata.items()}
         return {name: limit for name, limit in limits.items() if limit is not None}
 
     def init(self, key: jax.Array) -> Parameters:

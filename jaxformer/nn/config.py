@@ -277,11 +277,8 @@ class TransformerConfig(abc.ABC):
     @property
     def output_std(self) -> float:
         """The initial standard deviation of projections that write to the residual stream."""
-        return (
-            self.init_std / (2 * self.num_layers) ** 0.5
-            if self.depth_scaled_init
-            else self.init_std
-        )
+        outputs = 2 * self.num_layers if self.depth_scaled_init else 1
+        return self.init_std / outputs**0.5
 
 
 @dataclass(frozen=True)

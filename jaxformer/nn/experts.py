@@ -70,13 +70,14 @@ class MixtureOfExperts(Sublayer):
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
         """`[B, T, D] -> [B, T, D]`; `key` is unused."""
         assert_axes(x=(x, f"B T {as_array(self.up.kernel.get_value()).shape[1]}"))
-        settings, real = self.settings, _real(x, context)
+        settings, chunk = self.settings, context.chunk
+        real = real_tokens(context.mask) if chunk is None else chunk.is_real(x.shape[1])
         wide = jnp.promote_types(x.dtype, jnp.float32)
         kernel, bias = self.router.kernel.get_value(), value_of(self.router.bias)
         logits = tap("hook_router_logits", linear(x, kernel, bias, dtype=wide))
         routes = settings.router(logits, settings.per_token, **values_of(self, self.names))
         routes = routes._replace(experts=tap("hook_expert_indices", routes.experts))
-        capacity = settings.capacity if context.chunk is None else None
+        capacity = settings.capacity if chunk is None else None
         kept = None if real is None else jnp.broadcast_to(real, x.shape[:2])
         if capacity is not None:
             kept = within_capacity(routes.experts, settings.num, capacity, real)
@@ -215,10 +216,3 @@ class Experts(FeedForwardConfig):
     def unused(self, config: TransformerConfig) -> int:
         """The parameters of a layer's kernels that a token does not use."""
         return 3 * (self.num - self.per_token) * config.model_dim * self.width(config)
-
-
-def _real(x: jax.Array, context: Context) -> jax.Array | None:
-    """The tokens that are not padding, bool `[B or 1, T]`; None: all are real."""
-    if context.chunk is None:
-        return real_tokens(context.mask)
-    return context.chunk.is_real(x.shape[1])

@@ -5,7 +5,6 @@ may be stacked (`("layers", "expert", ...)`), so the number of dimensions alone 
 matrix.
 """
 
-import fnmatch
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ import jax
 
 from jaxformer.errors import ConfigError
 from jaxformer.models.lora import AbstractLoraModel
-from jaxformer.models.parameters import AbstractModel
+from jaxformer.models.parameters import AbstractModel, matching
 from jaxformer.nn.layers import num_stacking_axes
 
 TABLE_ROWS = frozenset({"vocab", "positions", "buckets", "kinds"})
@@ -95,21 +94,11 @@ def trained_names(
     abstract_model: AbstractModel | AbstractLoraModel, frozen: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Returns the names of the trained parameters."""
-    names = tuple(abstract_model.shapes)
-    for pattern in frozen:
-        if not fnmatch.filter(names, pattern):
-            raise ConfigError(
-                f"train.frozen: {pattern!r} matches no parameter; parameters are "
-                f"{', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
-            )
-    learning = frozenset(abstract_model.learning)
-    kept = [
-        name
-        for name in names
-        if name in learning and not any(fnmatch.fnmatchcase(name, pattern) for pattern in frozen)
-    ]
+    names, learning = abstract_model.shapes, frozenset(abstract_model.learning)
+    left_out = matching(names, frozen, "train.frozen")
+    kept = tuple(name for name in names if name in learning and name not in left_out)
     if not kept:
         raise ConfigError(
             f"train.frozen = {frozen}: every parameter is frozen, so nothing can be trained"
         )
-    return tuple(kept)
+    return kept

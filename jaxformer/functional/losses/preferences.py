@@ -1,6 +1,6 @@
 """Preference losses: pairs of answers, or rated answers, under a policy and a reference."""
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from jaxformer.functional.arrays import (
 )
 
 LossType = Literal["sigmoid", "robust", "hinge", "ipo"]
-LOSS_TYPES: tuple[LossType, ...] = ("sigmoid", "robust", "hinge", "ipo")
+LOSS_TYPES: tuple[LossType, ...] = get_args(LossType)
 FLIP_RATE = Rule(lambda value: RATE.allows(value) and value < 0.5, "a number from 0 to below 0.5")
 """The allowed `label_smoothing`; at 0.5 preferences carry no information."""
 

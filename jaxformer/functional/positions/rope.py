@@ -113,9 +113,8 @@ def _rotary_angles_jvp(primals, tangents):
     # Integer arithmetic has no derivative; d(p w)/dw = p.
     positions, inverse_frequencies = primals
     slope = jnp.asarray(tangents[1], jnp.float32).reshape((1,) * positions.ndim + (-1,))
-    return _rotary_angles(positions, inverse_frequencies), positions.astype(jnp.float32)[
-        ..., None
-    ] * slope
+    tangent = positions.astype(jnp.float32)[..., None] * slope
+    return _rotary_angles(positions, inverse_frequencies), tangent
 
 
 def apply_rope(
