@@ -184,6 +184,26 @@ def tokens(batch: int, length: int, seed: int = 0, vocab_size: int = 31) -> jax.
     return jnp.asarray(random.integers(0, vocab_size, (batch, length)), jnp.int32)
 
 
+def padded(inputs: jax.Array, length: int, starts: tuple, seed: int = 1) -> tuple[dict, tuple]:
+    """A batch of rows that begin at their starts, with padding around them, and their places."""
+    rows = np.arange(len(inputs))[:, None]
+    places = rows, np.array(starts)[:, None] + np.arange(inputs.shape[1])
+    segments = jnp.zeros((len(inputs), length), jnp.int32).at[places].set(1)
+    filled = tokens(len(inputs), length, seed).at[places].set(inputs)
+    positions = jnp.maximum(jnp.cumsum(segments, axis=1) - 1, 0)
+    return {"inputs": filled, "segments": segments, "positions": positions}, places
+
+
+def packed(documents: jax.Array, seed: int = 1) -> dict:
+    """A batch of one row with two documents `[2, T]`, and padding behind them."""
+    size = documents.shape[1]
+    return {
+        "inputs": jnp.concatenate([*documents, tokens(1, 3, seed)[0]])[None],
+        "segments": jnp.array([[1] * size + [2] * size + [0] * 3]),
+        "positions": jnp.array([[*range(size), *range(size), 0, 0, 0]]),
+    }
+
+
 @partial(jax.jit, static_argnums=0)
 def scores_of(config: ModelConfig, parameters: Parameters, batch: dict) -> dict:
     """Every head's scores of a batch."""

@@ -1,6 +1,7 @@
 """Composite models: any encoder with a decoder that attends to its outputs."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -8,13 +9,15 @@ import jax
 from flax import nnx
 
 from jaxformer.checks import check_field, check_types
+from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.functional.activations import scope
+from jaxformer.io.components import moved_fields
 from jaxformer.models.decoder import DecoderConfig
 from jaxformer.models.encoder import EncoderConfig
 from jaxformer.models.encoder_decoder import Seq2SeqModel
 from jaxformer.models.flops import TokenFlops
 from jaxformer.models.heads.base import array
-from jaxformer.models.model import ModelConfig, with_shared_fields
+from jaxformer.models.model import ModelConfig
 from jaxformer.models.spectrogram import SpectrogramConfig
 from jaxformer.models.vision import VisionConfig
 from jaxformer.models.waveform import WaveformConfig
@@ -147,6 +150,28 @@ class CompositeConfig(ModelConfig):
     )
     dtype = property(attrgetter("decoder.dtype"), doc="The compute dtype.")
     remat = property(attrgetter("decoder.remat"), doc="The decoder's rematerialization policy.")
+
+
+def with_shared_fields(parts: Mapping[str, ModelConfig], changes: Mapping[str, Any]) -> dict:
+    """Returns submodels with fields replaced in each that has them; `heads` are the last one's."""
+    known = {
+        name: {*moved_fields(type(part)), *(field.name for field in fields(part))}
+        for name, part in parts.items()
+    }
+    for name in list(parts)[:-1]:
+        known[name].discard("heads")
+    names = set.union(*known.values())
+
+    def changed(part: str) -> ModelConfig:
+        own = {path: changes[path] for path in changes if path.partition(".")[0] in known[part]}
+        return parts[part].with_fields(**own)
+
+    for path in changes:
+        if path.partition(".")[0] not in names:
+            nobody = " nor ".join(f"model.{part}" for part in parts)
+            hint = did_you_mean(path, names)
+            raise ConfigError(f"{path}: neither {nobody} has such a field{hint}")
+    return {part: changed(part) for part in parts}
 
 
 class Composite(Seq2SeqModel):

@@ -13,13 +13,14 @@ from jaxformer.errors import ConfigError
 from jaxformer.functional.activations import scope
 from jaxformer.functional.dropout import split
 from jaxformer.functional.losses.contrastive import everywhere
+from jaxformer.models.composite import with_shared_fields
 from jaxformer.models.decoder import DecoderConfig
 from jaxformer.models.encoder import EncoderConfig
 from jaxformer.models.flops import TokenFlops
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads
 from jaxformer.models.heads.contrastive import Contrastive, unit_vectors
 from jaxformer.models.heads.projection import Projection
-from jaxformer.models.model import Model, ModelConfig, with_shared_fields
+from jaxformer.models.model import Model, ModelConfig
 from jaxformer.models.vision import VisionConfig
 from jaxformer.nn.layers import constant, parameter
 

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, repeat
 from types import MappingProxyType
@@ -13,7 +13,6 @@ import numpy as np
 from flax import nnx
 
 from jaxformer.checks import check_field
-from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.functional.dropout import split
 from jaxformer.functional.losses.cross_entropy import LossSums
 from jaxformer.io.components import moved_fields, with_values
@@ -164,28 +163,6 @@ class ModelConfig(abc.ABC):
     def predicts_next_token(self) -> bool:
         """Whether the model has a language-model head."""
         return "language_model" in [head.name for head in self.heads]
-
-
-def with_shared_fields(parts: Mapping[str, ModelConfig], changes: Mapping[str, Any]) -> dict:
-    """Returns submodels with fields replaced in each that has them; `heads` are the last one's."""
-    known = {
-        name: {*moved_fields(type(part)), *(field.name for field in fields(part))}
-        for name, part in parts.items()
-    }
-    for name in list(parts)[:-1]:
-        known[name].discard("heads")
-    names = set.union(*known.values())
-
-    def changed(part: str) -> ModelConfig:
-        own = {path: changes[path] for path in changes if path.partition(".")[0] in known[part]}
-        return parts[part].with_fields(**own)
-
-    for path in changes:
-        if path.partition(".")[0] not in names:
-            nobody = " nor ".join(f"model.{part}" for part in parts)
-            hint = did_you_mean(path, names)
-            raise ConfigError(f"{path}: neither {nobody} has such a field{hint}")
-    return {part: changed(part) for part in parts}
 
 
 class _AcceptsMovedFields(abc.ABCMeta):

@@ -680,6 +680,7 @@ CASES = {
 # Integers come out, or go in; constants are all it rounds; or all it does is check its arguments.
 WITHOUT_DERIVATIVE = {
     "as_key",
+    "as_mask",
     "first_collision",
     "first_row",
     "is_manually_sharded",
@@ -743,11 +744,15 @@ PARTS = {
     "add_at",
     "attend",
     "attend_with_weights",
+    "bias_block",
+    "bias_values",
     "activated",
     "columns",
     "columns_by_weights",
     "dequantized",
     "dot",
+    "dot_groups",
+    "merge_rows",
     "transposed",
     "everywhere",
     "gathered",

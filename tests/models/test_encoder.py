@@ -16,6 +16,8 @@ from tiny_models import (
     batch_for,
     influence,
     loss_and_gradients_of,
+    packed,
+    padded,
     random_parameters,
     scores_of,
     structure_of,
@@ -74,19 +76,6 @@ POOLED = tuple(
 )
 
 
-def padded(inputs, length=8):
-    """A batch of the rows, the first padded on the left and the second on the right."""
-    rows = np.array([[0], [1]])
-    columns = np.array([np.arange(length - inputs.shape[1], length), np.arange(inputs.shape[1])])
-    segments = jnp.zeros((2, length), jnp.int32).at[rows, columns].set(1)
-    batch = {
-        "inputs": tokens(2, length, seed=1).at[rows, columns].set(inputs),
-        "segments": segments,
-        "positions": jnp.maximum(jnp.cumsum(segments, axis=1) - 1, 0),
-    }
-    return batch, rows, columns
-
-
 @with_scheme
 @pytest.mark.parametrize("attention", ["reference", "blockwise"])
 @pytest.mark.quick("*rope_half")
@@ -95,9 +84,9 @@ def test_padding_on_either_side_changes_nothing(position, attention):
     config = tiny_encoder(position=position, attention=attention, heads=heads)
     parameters, inputs = random_parameters(config), tokens(2, 5)
     alone = scores_of(config, parameters, {"inputs": inputs})
-    batch, rows, columns = padded(inputs)
+    batch, places = padded(inputs, 8, starts=(3, 0))
     scores = scores_of(config, parameters, batch)
-    close(scores["masked_language_model"][rows, columns], alone["masked_language_model"])
+    close(scores["masked_language_model"][places], alone["masked_language_model"])
     for head in POOLED:
         close(scores[head.name], alone[head.name], err_msg=head.name)
     chex.assert_tree_all_finite(scores)
@@ -108,15 +97,10 @@ def test_padding_on_either_side_changes_nothing(position, attention):
 def test_packed_documents_are_as_separate_ones(position):
     config, documents = tiny_encoder(position=position), tokens(2, 5)
     parameters = random_parameters(config)
-    batch = {
-        "inputs": jnp.concatenate([*documents, tokens(1, 3, seed=1)[0]])[None],
-        "segments": jnp.array([[1] * 5 + [2] * 5 + [0] * 3]),
-        "positions": jnp.array([[*range(5), *range(5), 0, 0, 0]]),
-    }
-    packed = scores_of(config, parameters, batch)["masked_language_model"][0]
+    scores = scores_of(config, parameters, packed(documents))["masked_language_model"][0]
     separate = scores_of(config, parameters, {"inputs": documents})["masked_language_model"]
-    close(packed[:10].reshape(separate.shape), separate)
-    assert jnp.isfinite(packed).all()
+    close(scores[:10].reshape(separate.shape), separate)
+    assert jnp.isfinite(scores).all()
 
 
 @pytest.mark.more

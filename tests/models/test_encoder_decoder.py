@@ -10,6 +10,8 @@ import pytest
 from tiny_models import (
     SCHEMES,
     gradients_of,
+    packed,
+    padded,
     random_parameters,
     scores_of,
     structure_of,
@@ -17,7 +19,7 @@ from tiny_models import (
     tokens,
 )
 
-from jaxformer.functional import Band, KeyPadding, Mask, NoPosition, RoPE, T5Bias, causal
+from jaxformer.functional import Band, KeyPadding, Mask, NoPosition, T5Bias, causal
 from jaxformer.models import AbstractModel
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
@@ -85,30 +87,6 @@ def test_the_decoder_reads_only_real_encoder_outputs():
     np.testing.assert_array_equal(seen > 0, valid[0])
 
 
-@pytest.mark.more
-def test_the_decoder_is_blind_to_the_order_of_encoder_outputs():
-    """Positions of the source are the encoder's business: cross-attention has no bias."""
-    config = tiny_encoder_decoder(decoder_position=RoPE(theta=100.0))
-    parameters = random_parameters(config)
-    encoder_outputs = jax.random.normal(jax.random.key(0), (2, S, 20))
-
-    @jax.jit
-    def states(encoder_outputs):
-        return structure_of(config).module(parameters).decode(tokens(2, T), encoder_outputs)
-
-    close(states(encoder_outputs[:, ::-1]), states(encoder_outputs))
-
-
-def padded(inputs, length, left, seed):
-    """Inputs, segments and positions of rows padded at one side, and the mask of what is real."""
-    rows, size = inputs.shape
-    start = length - size if left else 0
-    filled = tokens(rows, length, seed=seed).at[:, start : start + size].set(inputs)
-    segments = jnp.zeros((rows, length), jnp.int32).at[:, start : start + size].set(1)
-    positions = jnp.maximum(jnp.cumsum(segments, axis=1) - 1, 0)
-    return {"inputs": filled, "segments": segments, "positions": positions}
-
-
 def parameters_of(config):
     """Random parameters of a size at which a rounding stays a rounding."""
     return random_parameters(config, scale=0.3)
@@ -124,12 +102,11 @@ def test_padding_on_either_side_changes_nothing(scheme, left, decoder_left, atte
     config = with_positions(scheme, attention=attention)
     parameters, source, target = parameters_of(config), tokens(2, S), tokens(2, T, seed=1)
     alone = scores_of(config, parameters, {"inputs": source, "decoder_inputs": target})
-    decoder = padded(target, T + 2, decoder_left, seed=2)
-    batch = padded(source, S + 3, left, seed=3)
+    decoder, places = padded(target, T + 2, starts=(2 * decoder_left,) * 2, seed=2)
+    batch, _ = padded(source, S + 3, starts=(3 * left,) * 2, seed=3)
     batch |= {f"decoder_{name}": x for name, x in decoder.items()}
     scores = scores_of(config, parameters, batch)["language_model"]
-    start = 2 if decoder_left else 0
-    close(scores[:, start : start + T], alone["language_model"])
+    close(scores[places], alone["language_model"])
     chex.assert_tree_all_finite(scores)
 
 
@@ -140,7 +117,7 @@ def test_padding_of_the_source_alone_changes_nothing(scheme):
     config = with_positions(scheme)
     parameters, source, target = parameters_of(config), tokens(2, S), tokens(2, T, seed=1)
     alone = scores_of(config, parameters, {"inputs": source, "decoder_inputs": target})
-    batch = padded(source, S + 3, left=True, seed=3) | {"decoder_inputs": target}
+    batch = padded(source, S + 3, starts=(3, 3), seed=3)[0] | {"decoder_inputs": target}
     scores = scores_of(config, parameters, batch)
     chex.assert_trees_all_close(scores, alone, rtol=2e-5, atol=2e-5)
 
@@ -151,16 +128,8 @@ def test_padding_of_the_source_alone_changes_nothing(scheme):
 def test_packed_pairs_are_as_separate_ones(scheme):
     config = with_positions(scheme)
     parameters, source, target = random_parameters(config), tokens(2, S), tokens(2, T, seed=1)
-
-    def packed(rows, size, seed):
-        return {
-            "inputs": jnp.concatenate([*rows, tokens(1, 3, seed=seed)[0]])[None],
-            "segments": jnp.array([[1] * size + [2] * size + [0] * 3]),
-            "positions": jnp.array([[*range(size), *range(size), 0, 0, 0]]),
-        }
-
-    decoder = packed(target, T, seed=2)
-    batch = packed(source, S, seed=3) | {f"decoder_{name}": x for name, x in decoder.items()}
+    decoder = packed(target, seed=2)
+    batch = packed(source, seed=3) | {f"decoder_{name}": x for name, x in decoder.items()}
     scores = scores_of(config, parameters, batch)["language_model"][0]
     separate = scores_of(config, parameters, {"inputs": source, "decoder_inputs": target})
     separate = separate["language_model"]

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from broken_schemes import KeysLeftAlone, KeysTurnedBack, float32_angles
-from hypothesis import given
-from hypothesis import strategies as st
 from tiny_models import (
     SCHEMES,
     each_scheme,
     influence,
     logits_of,
+    packed,
+    padded,
     random_parameters,
     structure_of,
     tiny,
@@ -25,7 +25,6 @@ from tiny_models import (
 from jaxformer.functional import (
     ALiBi,
     KeyPadding,
-    Mask,
     NoPosition,
     RoPE,
     T5Bias,
@@ -36,44 +35,6 @@ from jaxformer.nn import Attention
 
 with_scheme = each_scheme(pytest.mark.parametrize)
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
-THE_DOG_CHASED_ANOTHER_DOG = jnp.array([[3, 17, 8, 24, 17]])
-
-
-def bidirectional(config):
-    """The decoder with nothing masked: an encoder's hidden states."""
-
-    @jax.jit
-    def hidden(parameters, ids):
-        model = structure_of(config).module(parameters)
-        return model.transformer(model.embedding(ids, config.dtype), mask=Mask())
-
-    return partial(hidden, random_parameters(config))
-
-
-def test_without_positions_two_equal_tokens_are_one():
-    hidden = bidirectional(tiny(position=NoPosition()))(THE_DOG_CHASED_ANOTHER_DOG)
-    np.testing.assert_allclose(hidden[0, 1], hidden[0, 4], rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.first("learned", "rope_half", "t5")
-@with_scheme
-@pytest.mark.quick("learned", "rope_half", "t5", "binary")
-def test_with_positions_two_equal_tokens_differ(position):
-    if isinstance(position, T5Bias):
-        position = replace(position, bidirectional=True)
-    hidden = bidirectional(tiny(position=position))(THE_DOG_CHASED_ANOTHER_DOG)
-    assert jnp.abs(hidden[0, 1] - hidden[0, 4]).max() > 1e-2
-
-
-def test_without_positions_permuted_tokens_give_permuted_outputs():
-    hidden, ids = bidirectional(tiny(position=NoPosition())), tokens(2, 7)
-    plain = hidden(ids)
-
-    @given(order=st.permutations(range(7)))
-    def check(order):
-        close(hidden(ids[:, jnp.array(order)]), plain[:, jnp.array(order)])
-
-    check()
 
 
 def assert_reach(config, reach, length=7):
@@ -120,24 +81,19 @@ def test_padding_on_either_side_changes_nothing(position):
     config, inputs = tiny(position=position), tokens(2, 5)
     parameters = random_parameters(config)
     alone = logits_of(config, parameters, inputs)
-    rows, columns = np.array([[0], [1]]), np.array([np.arange(3, 8), np.arange(5)])
-    padded = tokens(2, 8, seed=1).at[rows, columns].set(inputs)
-    valid = jnp.zeros((2, 8), bool).at[rows, columns].set(True)
-    positions = jnp.maximum(jnp.cumsum(valid, axis=1) - 1, 0)
-    logits = logits_of(config, parameters, padded, mask=KeyPadding(valid), positions=positions)
-    close(logits[rows, columns], alone)
+    batch, places = padded(inputs, 8, starts=(3, 0))
+    batch["mask"] = KeyPadding(batch.pop("segments") > 0)
+    logits = logits_of(config, parameters, **batch)
+    close(logits[places], alone)
     assert jnp.isfinite(logits).all()
 
 
 def assert_packed_is_separate(config):
     parameters, documents = random_parameters(config), tokens(2, 5)
-    inputs = jnp.concatenate([*documents, tokens(1, 3, seed=1)[0]])[None]
-    segments = jnp.array([[1] * 5 + [2] * 5 + [0] * 3])
-    positions = jnp.array([[*range(5), *range(5), 0, 0, 0]])
-    packed = logits_of(config, parameters, inputs, segments=segments, positions=positions)[0]
+    logits = logits_of(config, parameters, **packed(documents))[0]
     separate = logits_of(config, parameters, documents)
-    close(packed[:10].reshape(separate.shape), separate)
-    assert jnp.isfinite(packed).all()
+    close(logits[:10].reshape(separate.shape), separate)
+    assert jnp.isfinite(logits).all()
 
 
 @with_scheme

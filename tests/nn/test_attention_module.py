@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from float64 import double, filled, normalised, projected, stream
 from tiny_models import tiny
 
 from jaxformer.functional import (
@@ -29,29 +30,9 @@ THETA = 100.0
 BIASED = {"self_attention.bias": True, "self_attention.output_bias": True}
 
 
-def filled(module, seed=0):
-    """The module with every parameter random, biases and scales of norms too."""
-    random = np.random.default_rng(seed)
-    return jax.tree.map(lambda x: jnp.asarray(random.normal(0, 0.6, x.shape), jnp.float32), module)
-
-
 def made(position=NoPosition(), **changes):  # noqa: B008
     build = partial(Attention, config=tiny(**changes), position=position)
     return filled(jax.eval_shape(build, jax.random.key(0)))
-
-
-def stream(length, seed=1):
-    random = np.random.default_rng(seed)
-    return jnp.asarray(random.normal(size=(2, length, 20)), jnp.float32)
-
-
-def double(x):
-    return np.asarray(x[...], np.float64)
-
-
-def projected(layer, x):
-    bias = 0 if layer.bias is None else double(layer.bias)
-    return np.tensordot(double(x), double(layer.kernel), layer.contract) + bias
 
 
 def turned(x, positions):
@@ -60,13 +41,6 @@ def turned(x, positions):
     angles = np.asarray(positions)[..., None, None] / THETA ** (np.arange(half) / half)
     rotated = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * angles)
     return np.concatenate([rotated.real, rotated.imag], -1)
-
-
-def normalised(x, norm):
-    scale = double(norm.scale)
-    joined = x.reshape(*x.shape[:2], -1, scale.size)  # one head, or all of them
-    root = np.sqrt((joined**2).mean(-1, keepdims=True) + norm.norm.eps)
-    return (joined / root * scale).reshape(x.shape)
 
 
 def written_out(module, x, kv, allowed, *, scale, rotate=False, softcap=None, bias=0.0):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from float64 import filled, projected
 from tiny_models import tiny
 
 from jaxformer.nn import Context, FeedForward
@@ -17,13 +18,7 @@ ACTIVATIONS = {
 
 
 def made(**changes):
-    module, random = FeedForward(jax.random.key(0), tiny(**changes)), np.random.default_rng(0)
-    return jax.tree.map(lambda x: jnp.asarray(random.normal(0, 0.6, x.shape), jnp.float32), module)
-
-
-def affine(layer, x):
-    bias = 0 if layer.bias is None else np.asarray(layer.bias[...], np.float64)
-    return x @ np.asarray(layer.kernel[...], np.float64) + bias
+    return filled(FeedForward(jax.random.key(0), tiny(**changes)))
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -38,9 +33,9 @@ def test_values(name, gated, bias):
     assert len(jax.tree.leaves(module)) == (2 + gated) * (1 + bias)
     x = np.random.default_rng(1).normal(size=(2, 3, 20)).astype(np.float32)
     wide, act = x.astype(np.float64), ACTIVATIONS[name]
-    hidden = affine(module.up, wide)
-    hidden = act(affine(module.gate, wide)) * hidden if gated else act(hidden)
-    expected = affine(module.down, hidden)
+    hidden = projected(module.up, wide)
+    hidden = act(projected(module.gate, wide)) * hidden if gated else act(hidden)
+    expected = projected(module.down, hidden)
     actual = module(jnp.asarray(x), CONTEXT, None)
     np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-5)
     # It has no dropout: the block has.

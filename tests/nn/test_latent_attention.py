@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from float64 import filled, normalised, projected, stream
 from tiny_models import random_parameters, structure_of, tiny, tokens
 
 from jaxformer.distributed import MeshConfig, make_mesh
@@ -38,32 +39,11 @@ def config_of(settings=LATENT, **changes):
     return tiny(**({"position": position} | sizes | changes), self_attention=settings)
 
 
-def filled(module, seed=0):
-    random = np.random.default_rng(seed)
-    return jax.tree.map(lambda x: jnp.asarray(random.normal(0, 0.6, x.shape), jnp.float32), module)
-
-
 def made(config):
     def build(key):
         return config.self_attention.build(key, config, config.position, None)
 
     return filled(jax.eval_shape(build, jax.random.key(0)))
-
-
-def stream(length=T, seed=1):
-    random = np.random.default_rng(seed)
-    return jnp.asarray(random.normal(size=(2, length, 20)), jnp.float32)
-
-
-def projected(layer, x):
-    kernel = np.asarray(layer.kernel[...], np.float64)
-    y = np.tensordot(x, kernel, 1)
-    return y if layer.bias is None else y + np.asarray(layer.bias[...], np.float64)
-
-
-def normalised(layer, x):
-    root = np.sqrt((x**2).mean(-1, keepdims=True) + layer.norm.eps)
-    return x / root * np.asarray(layer.scale[...], np.float64)
 
 
 def turned(x):
@@ -76,11 +56,10 @@ def turned(x):
 
 def written_out(layer, x, scale):
     """The definition with keys and values for each head, in float64."""
-    x = np.asarray(x, np.float64)
     query = projected(layer.query, x)
     if layer.query_up is not None:
-        query = projected(layer.query_up, normalised(layer.query_norm, query))
-    latent = normalised(layer.value_norm, projected(layer.value, x))[:, :, 0]
+        query = projected(layer.query_up, normalised(query, layer.query_norm))
+    latent = normalised(projected(layer.value, x), layer.value_norm)[:, :, 0]
     shared = np.repeat(turned(projected(layer.key, x)), 6, axis=2)
     key = np.concatenate([projected(layer.key_up, latent), shared], axis=-1)
     query = np.concatenate([query[..., :6], turned(query[..., 6:])], axis=-1)
@@ -88,9 +67,7 @@ def written_out(layer, x, scale):
     weights = np.exp(logits) * np.tri(T)
     weights /= weights.sum(-1, keepdims=True)
     output = np.einsum("bnts,bsnh->btnh", weights, projected(layer.value_up, latent))
-    bias = layer.output.bias
-    added = 0.0 if bias is None else np.asarray(bias[...], np.float64)
-    return np.tensordot(output, np.asarray(layer.output.kernel[...], np.float64), 2) + added
+    return projected(layer.output, output)
 
 
 @each_case
@@ -98,11 +75,9 @@ def written_out(layer, x, scale):
 def test_it_is_its_definition_in_either_order_of_the_products(settings, way, monkeypatch):
     sublayer = made(config_of(settings))
     layer = sublayer.attention
-    monkeypatch.setattr(
-        layer, "attend", lambda *a, **o: layer.projected_output(getattr(layer, way)(*a, **o))
-    )
-    actual = sublayer(stream(), Context(positions=POSITIONS, mask=causal()), None)
-    expected = written_out(layer, stream(), settings.scale or 10**-0.5)
+    monkeypatch.setattr(layer, "attended", getattr(layer, way))
+    actual = sublayer(stream(T), Context(positions=POSITIONS, mask=causal()), None)
+    expected = written_out(layer, stream(T), settings.scale or 10**-0.5)
     np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-5)
 
 
@@ -110,10 +85,9 @@ def test_few_queries_meet_the_latents_and_many_have_keys_and_values_of_their_own
     layer, taken = made(config_of(replace(LATENT, rank=32))).attention, []
     for way in ("_with_heads", "_with_latents"):
         monkeypatch.setattr(layer, way, lambda query, *_, way=way, **__: taken.append(way) or query)
-    monkeypatch.setattr(layer, "projected_output", lambda output: output)
     for length, num_keys in ((1, 1), (1, 50), (3, 50), (50, 50)):
         arrays = [jnp.zeros((1, n, 1, 1)) for n in (length, num_keys, num_keys)]
-        layer.attend(*arrays, mask=Mask())
+        layer.attended(*arrays, mask=Mask())
     assert taken == ["_with_heads", "_with_latents", "_with_latents", "_with_heads"]
 
 

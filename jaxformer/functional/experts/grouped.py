@@ -146,18 +146,13 @@ def expert_feed_forward(
     fits = gate is not None or gate_bias is None
     check_argument("gate_bias", gate_bias, fits, "None, since there is no gate")
     rows = {"x": (x, "B T D"), "experts": (experts, "B T K"), "weights": (weights, "B T K")}
-    maps = {
-        "up": (up, "E D F"),
-        "gate": (gate, "E D F"),
-        "up_bias": (up_bias, "E F"),
-        "gate_bias": (gate_bias, "E F"),
-        "down": (down, "E F D"),
-        "down_bias": (down_bias, "E D"),
-    }
-    given = {name: array for name, (array, _) in maps.items() if array is not None}
+    axes = {"up": "E D F", "gate": "E D F", "up_bias": "E F", "gate_bias": "E F", "down": "E F D"}
+    axes["down_bias"] = "E D"
+    given = {"up": up, "gate": gate, "up_bias": up_bias, "gate_bias": gate_bias, "down": down}
+    given = {k: v for k, v in (given | {"down_bias": down_bias}).items() if v is not None}
     masks = {} if real is None else {"real": (real, "B T K" if np.ndim(real) == 3 else "B T")}
     plain = {name: as_array(kernel) for name, kernel in given.items()}
-    assert_axes(**rows, **{name: (array, maps[name][1]) for name, array in plain.items()}, **masks)
+    assert_axes(**rows, **{k: (v, axes[k]) for k, v in plain.items()}, **masks)
     assert_floating(x=x, weights=weights, **plain)
     assert_ids(plain["up"].shape[0], experts=experts)
     if real is not None:
