@@ -162,20 +162,7 @@ class GenerativeModel(Model):
         encoder_mask: Mask | None = None,
         **options: Any,
     ) -> jax.Array:
-        """Returns the decoder's hidden states of whole rows.
-
-        Args:
-            inputs: int token ids `[B, T]`.
-            order: The base mask, such as `causal()`.
-            positions: int `[B or 1, T]`; None counts from 0.
-            segments: int `[B, T]`: the document of each token, 0 for padding; None is one document.
-            mask: An additional mask, such as a padding mask.
-            encoder_mask: The cross-attention mask; None allows all.
-            **options: Further arguments of the transformer.
-
-        Returns:
-            `[B, T, D]` in the compute dtype.
-        """
+        """Returns the hidden states of whole rows under a base mask, see `Decoder.hidden`."""
         arrays = {"positions": positions, "segments": segments, "mask": mask}
         assert_tokens(self.target_embedding.vocab_size, inputs, **arrays)
         mask = order & (Mask() if mask is None else mask)

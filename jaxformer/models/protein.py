@@ -41,18 +41,9 @@ class TokenDropout:
         valid: jax.Array | None = None,
         segments: jax.Array | None = None,
     ) -> jax.Array:
-        """Scales the embeddings.
-
-        Args:
-            x: `[B, T, D]`.
-            ids: int `[B, T]`.
-            valid: bool `[B or 1, T]`: the real tokens; None means all.
-            segments: int `[B, T]`: the sequence of each token of a packed row; None means one
-                sequence per row.
-
-        Returns:
-            `[B, T, D]` in the dtype of `x`.
-        """
+        """Scales embeddings `[B, T, D]` of ids `[B, T]`, of which the `valid` ones are real."""
+        # `segments`, int `[B, T]`, are the sequences of a packed row; None means one sequence per
+        # row.
         assert_axes(x=(x, "B T D"), ids=(ids, f"B {x.shape[1]}"))
         masked = ids == self.mask_id
         real = jnp.broadcast_to(True if valid is None else valid, masked.shape)
@@ -88,14 +79,11 @@ class ContactHead(nnx.Module):
         self.regression = Linear(key, inputs, {"labels": 1}, normal(config.init_std), bias=True)
 
     def __call__(self, attentions: jax.Array, real: jax.Array) -> jax.Array:
-        """Returns the contact probabilities.
+        """Returns the contact probabilities, float32 `[B, T - 2, T - 2]`, without both ends.
 
         Args:
             attentions: `[L, B, N, T, T]`: the attention weights of all layers.
             real: bool `[B, T]`: the tokens that are neither padding nor the end token.
-
-        Returns:
-            float32 `[B, T - 2, T - 2]`, without the first token and the last.
         """
         assert_axes(attentions=(attentions, "L B N T T"))
         assert_axes(real=(real, "{1} {3}".format(*attentions.shape)))

@@ -203,19 +203,17 @@ class InputLayer(nnx.Module):
         Returns:
             The bias, or None.
         """
-        if self.relative_position is not None:
-            if not self.relative_position.shared:
-                return None
-            indices = jnp.arange(positions.shape[1])[None, :] if indices is None else indices
-            scheme = self.relative_position
-            table = value_of(self.relative_table)
-            return scheme.bias(indices, indices, num_heads=self.num_heads, table=table)
-        if not self.position.shared:
+        scheme = self.relative_position or self.position
+        if not scheme.shared:
             return None
-        table = value_of(self.position_table)
-        if self.global_position_table is not None:
-            table = jnp.concatenate([table, self.global_position_table[...]])
-        return self.position.bias(positions, positions, num_heads=self.num_heads, table=table)
+        if self.relative_position is not None:
+            table = value_of(self.relative_table)
+            positions = jnp.arange(positions.shape[1])[None, :] if indices is None else indices
+        else:
+            table = value_of(self.position_table)
+            if self.global_position_table is not None:
+                table = jnp.concatenate([table, self.global_position_table[...]])
+        return scheme.bias(positions, positions, num_heads=self.num_heads, table=table)
 
 
 def _table(

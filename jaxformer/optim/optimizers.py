@@ -37,15 +37,11 @@ class Optimizer(abc.ABC):
     schedule: Schedule = Cosine()
     """Learning rate over the run."""
     weight_decay: float = 0.0
-    """Strength of the decoupled weight decay, multiplied by the learning rate; applies to matrices
-    only.
-    """
+    """Strength of the decoupled weight decay of matrices, times the learning rate."""
     decay_embeddings: bool = field(default=False, kw_only=True)
-    """Whether to also decay lookup tables of tokens, positions and token types, as in transformers.
-    """
+    """Whether to also decay tables of tokens, positions and token types, as in transformers."""
     layer_decay: float = field(default=1.0, kw_only=True)
-    """Ratio of a block's learning rate to that of the next block (for fine-tuning, 0.65 to 0.95).
-    """
+    """Ratio of a block's learning rate to the next one's (for fine-tuning, 0.65 to 0.95)."""
 
     def __post_init__(self):
         check_types(self)
@@ -95,9 +91,7 @@ class AdamW(Optimizer):
     """
 
     weight_decay: float = 0.1
-    """Strength of the decoupled weight decay, multiplied by the learning rate; applies to matrices
-    only.
-    """
+    """Strength of the decoupled weight decay of matrices, times the learning rate."""
     beta1: float = 0.9
     """Decay of the moving average of gradients."""
     beta2: float = 0.95
@@ -128,8 +122,7 @@ class LAMB(AdamW):
     schedule: Schedule = Linear(learning_rate=1e-2)
     """Learning rate over the run, relative to the parameters' norm."""
     weight_decay: float = 0.01
-    """Strength of the weight decay, which is part of the update's norm; applies to matrices only.
-    """
+    """Strength of the weight decay of matrices, which is part of the update's norm."""
     beta2: float = 0.999
     """Decay of the moving average of squared gradients."""
     eps: float = 1e-6
@@ -191,9 +184,7 @@ class Lion(Optimizer):
     schedule: Schedule = Cosine(learning_rate=6e-5)
     """Learning rate over the run."""
     weight_decay: float = 0.5
-    """Strength of the decoupled weight decay, multiplied by the learning rate; applies to matrices
-    only.
-    """
+    """Strength of the decoupled weight decay of matrices, times the learning rate."""
     beta1: float = 0.9
     """Weight of the moving average relative to the newest gradient in the update."""
     beta2: float = 0.99
@@ -243,9 +234,7 @@ class Muon(Optimizer):
     """
 
     weight_decay: float = 0.1
-    """Strength of the decoupled weight decay, multiplied by the learning rate; applies to matrices
-    only.
-    """
+    """Strength of the decoupled weight decay of matrices, times the learning rate."""
     momentum: float = 0.95
     """Decay of the moving average of matrix gradients."""
     nesterov: bool = True

@@ -250,7 +250,24 @@ class Layout(NamedTuple):
 
     def padded(self, request: Request) -> Request:
         """Returns the request of the padded queries and keys."""
-        return _padded(request, *self.paddings, self.key_length)
+        query_padding, key_padding = self.paddings
+        mask, bias = request.mask.padded(*self.paddings), request.bias
+        if key_padding:
+            real = jnp.arange(self.key_length + key_padding)[None, :] < self.key_length
+            mask = mask & KeyPadding(real)
+        if isinstance(bias, Bias):
+            of_queries, of_keys = (partial(_pad, axis=1, padding=n) for n in self.paddings)
+            bias = replace(
+                bias,
+                query_positions=jax.tree.map(of_queries, bias.query_positions),
+                key_positions=jax.tree.map(of_keys, bias.key_positions),
+            )
+        elif bias is not None:
+            bias = _pad(_pad(bias, 2, query_padding), 3, key_padding)
+        vectors = request.distances
+        if vectors is not None:
+            vectors = vectors.padded(*self.paddings)
+        return replace(request, mask=mask, bias=bias, distances=vectors)
 
 
 def _block_sizes(query_length: int, key_length: int, grain: int) -> Blocks:
@@ -267,28 +284,6 @@ def _even(length: int, largest: int) -> int:
 
 def _pad(x: jax.Array, axis: int, padding: int) -> jax.Array:
     return jnp.pad(x, [(0, padding if i == axis else 0) for i in range(x.ndim)])
-
-
-def _padded(request: Request, query_padding: int, key_padding: int, num_keys: int) -> Request:
-    mask = request.mask.padded(query_padding, key_padding)
-    bias = request.bias
-    if key_padding:
-        mask = mask & KeyPadding(jnp.arange(num_keys + key_padding)[None, :] < num_keys)
-    if isinstance(bias, Bias):
-        of_queries, of_keys = (
-            partial(_pad, axis=1, padding=n) for n in (query_padding, key_padding)
-        )
-        bias = replace(
-            bias,
-            query_positions=jax.tree.map(of_queries, bias.query_positions),
-            key_positions=jax.tree.map(of_keys, bias.key_positions),
-        )
-    elif bias is not None:
-        bias = _pad(_pad(bias, 2, query_padding), 3, key_padding)
-    vectors = request.distances
-    if vectors is not None:
-        vectors = vectors.padded(query_padding, key_padding)
-    return replace(request, mask=mask, bias=bias, distances=vectors)
 
 
 def scaled(query: jax.Array, request: Request) -> tuple[jax.Array, Request]:
