@@ -23,49 +23,43 @@ def value_and_gradients(function, cotangent, *args):
 shapes = pytest.mark.parametrize(("batch", "dim"), [((), 17), ((3,), 2), ((2, 1, 5), 8)])
 
 
+def assert_equals_torch(norm, name, batch, dim, *given):
+    """The value and all gradients, where scale and bias are given or not."""
+    import torch
+
+    with jax.enable_x64(True):
+        x, cotangent = (normal(i, *batch, dim, dtype=jnp.float64) for i in (0, 1))
+        weights = [
+            normal(2 + i, dim, dtype=jnp.float64) if is_given else None
+            for i, is_given in enumerate(given)
+        ]
+        ours = jax.tree.leaves(value_and_gradients(norm, cotangent, x, *weights))
+    tensors = [
+        None if a is None else torch.tensor(np.asarray(a), requires_grad=True)
+        for a in (x, *weights)
+    ]
+    reference = getattr(torch.nn.functional, name)(tensors[0], (dim,), *tensors[1:], eps=1e-3)
+    reference.backward(torch.tensor(np.asarray(cotangent)))
+    theirs = [reference.detach(), *(t.grad for t in tensors if t is not None)]
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b.numpy(), rtol=1e-9, atol=1e-10)
+
+
 @pytest.mark.torch
 @shapes
 @pytest.mark.parametrize("with_scale", [True, False])
 @pytest.mark.parametrize("with_bias", [True, False])
 def test_layer_norm_equals_torch_with_gradients(batch, dim, with_scale, with_bias):
-    import torch
-
-    with jax.enable_x64(True):
-        x, cotangent = (normal(i, *batch, dim, dtype=jnp.float64) for i in (0, 1))
-        scale = normal(2, dim, dtype=jnp.float64) if with_scale else None
-        bias = normal(3, dim, dtype=jnp.float64) if with_bias else None
-        norm = partial(layer_norm, eps=1e-3)
-        ours = jax.tree.leaves(value_and_gradients(norm, cotangent, x, scale, bias))
-    tensors = [
-        None if a is None else torch.tensor(np.asarray(a), requires_grad=True)
-        for a in (x, scale, bias)
-    ]
-    reference = torch.nn.functional.layer_norm(tensors[0], (dim,), *tensors[1:], eps=1e-3)
-    reference.backward(torch.tensor(np.asarray(cotangent)))
-    theirs = [reference.detach(), *(t.grad for t in tensors if t is not None)]
-    for a, b in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(a, b.numpy(), rtol=1e-9, atol=1e-10)
+    norm = partial(layer_norm, eps=1e-3)
+    assert_equals_torch(norm, "layer_norm", batch, dim, with_scale, with_bias)
 
 
 @pytest.mark.torch
 @shapes
 @pytest.mark.parametrize("with_scale", [True, False])
 def test_rms_norm_equals_torch_with_gradients(batch, dim, with_scale):
-    import torch
-
-    with jax.enable_x64(True):
-        x, cotangent = (normal(i, *batch, dim, dtype=jnp.float64) for i in (0, 1))
-        scale = normal(2, dim, dtype=jnp.float64) if with_scale else None
-        norm = partial(rms_norm, eps=1e-3, unit_offset=False)
-        ours = jax.tree.leaves(value_and_gradients(norm, cotangent, x, scale))
-    tensors = [
-        None if a is None else torch.tensor(np.asarray(a), requires_grad=True) for a in (x, scale)
-    ]
-    reference = torch.nn.functional.rms_norm(tensors[0], (dim,), tensors[1], eps=1e-3)
-    reference.backward(torch.tensor(np.asarray(cotangent)))
-    theirs = [reference.detach(), *(t.grad for t in tensors if t is not None)]
-    for a, b in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(a, b.numpy(), rtol=1e-9, atol=1e-10)
+    norm = partial(rms_norm, eps=1e-3, unit_offset=False)
+    assert_equals_torch(norm, "rms_norm", batch, dim, with_scale)
 
 
 def test_unit_offset_stores_the_distance_from_one():

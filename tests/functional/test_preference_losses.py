@@ -1,5 +1,6 @@
 """Losses of preferences: TRL's numbers, and what holds for every type."""
 
+from collections import defaultdict
 from functools import partial
 
 import jax
@@ -36,11 +37,37 @@ class Outputs:
         self.is_top1 = torch.zeros_like(log_probs, dtype=torch.bool)
 
 
+def trl_step(kind, outputs, inputs, leaf, **settings):
+    """The loss of one of TRL's trainers on the outputs of a model, its gradient, and metrics."""
+
+    class Model:
+        training = True
+
+        def __call__(self, **kwargs):
+            return outputs()
+
+    class Accelerator:
+        device = "cpu"
+        gather = gather_for_metrics = staticmethod(lambda x: x)
+
+    trainer = object.__new__(kind)
+    vars(trainer).update(
+        {
+            "model": Model(), "accelerator": Accelerator(), "aux_loss_enabled": False,
+            "precompute_ref_logps": True, "_tp_size": 1, "_total_train_tokens": 0,
+            "_metrics": {"train": defaultdict(list)}, **settings,
+        }
+    )  # fmt: skip
+    loss = trainer._compute_loss(trainer.model, inputs, return_outputs=False)
+    loss.backward()
+    metrics = {name: values[-1] for name, values in trainer._metrics["train"].items()}
+    return loss.item(), leaf.grad.numpy(), metrics
+
+
 def trl_loss(logps, lengths, loss_type, beta, label_smoothing):
     """The loss of TRL's own DPOTrainer for these numbers, and the gradients of the policy's."""
     torch = pytest.importorskip("torch")
     dpo_trainer = pytest.importorskip("trl.trainer.dpo_trainer")
-    trainer = object.__new__(dpo_trainer.DPOTrainer)
     rows, most = len(logps[0]), int(max(map(np.max, lengths.values()))) + 1
     flat = np.concatenate(list(lengths.values()))
     mask = torch.tensor((np.arange(most) < flat[:, None]).astype(np.int64))
@@ -55,32 +82,13 @@ def trl_loss(logps, lengths, loss_type, beta, label_smoothing):
         "ref_chosen_logps": torch.tensor(logps[2].astype(np.float64)),
         "ref_rejected_logps": torch.tensor(logps[3].astype(np.float64)),
     }
-
-    class Model:
-        training = True
-
-        def __call__(self, **kwargs):
-            return Outputs(torch, log_probs)
-
-    class Accelerator:
-        device = "cpu"
-        gather = gather_for_metrics = staticmethod(lambda x: x)
-
-    from collections import defaultdict
-
     settings = {
-        "model": Model(), "accelerator": Accelerator(), "aux_loss_enabled": False,
-        "ld_alpha": None, "precompute_ref_logps": True, "f_divergence_type": "reverse_kl",
-        "loss_types": [loss_type], "loss_weights": [1.0], "beta": beta,
-        "label_smoothing": label_smoothing, "use_weighting": False, "_tp_size": 1,
-        "_total_train_tokens": 0,
-        "_metrics": {"train": defaultdict(list)},
+        "ld_alpha": None, "f_divergence_type": "reverse_kl", "loss_types": [loss_type],
+        "loss_weights": [1.0], "beta": beta, "label_smoothing": label_smoothing,
+        "use_weighting": False,
     }  # fmt: skip
-    vars(trainer).update(settings)
-    loss = trainer._compute_loss(trainer.model, inputs, return_outputs=False)
-    loss.backward()
-    metrics = {name: values[-1] for name, values in trainer._metrics["train"].items()}
-    return loss.item(), sums.grad.numpy(), metrics
+    outputs = partial(Outputs, torch, log_probs)
+    return trl_step(dpo_trainer.DPOTrainer, outputs, inputs, sums, **settings)
 
 
 @pytest.mark.torch
@@ -195,8 +203,6 @@ def trl_kto_loss(arrays, beta):
     """The loss of TRL's own KTOTrainer for these numbers, and the gradient of the policy's."""
     torch = pytest.importorskip("torch")
     kto_trainer = pytest.importorskip("trl.trainer.kto_trainer")
-    from collections import defaultdict
-
     own, ref_own, labels, other, ref_other = arrays
     sums = torch.tensor(own.astype(np.float64), requires_grad=True)
     others = torch.tensor(other.astype(np.float64))
@@ -212,29 +218,12 @@ def trl_kto_loss(arrays, beta):
     }
     calls = iter((others, sums))  # the answers to other prompts are computed first
 
-    class Model:
-        training = True
+    settings = {"calculate_KL": True, "loss_type": "kto", "beta": beta, **WEIGHTS}
 
-        def __call__(self, **kwargs):
-            return Outputs(torch, next(calls)[:, None])
+    def outputs():
+        return Outputs(torch, next(calls)[:, None])
 
-    class Accelerator:
-        device = "cpu"
-        gather_for_metrics = staticmethod(lambda x: x)
-
-    trainer = object.__new__(kto_trainer.KTOTrainer)
-    vars(trainer).update(
-        {
-            "model": Model(), "accelerator": Accelerator(), "aux_loss_enabled": False,
-            "calculate_KL": True, "precompute_ref_logps": True, "loss_type": "kto",
-            "beta": beta, "_tp_size": 1, "_total_train_tokens": 0,
-            "_metrics": {"train": defaultdict(list)}, **WEIGHTS,
-        }
-    )  # fmt: skip
-    loss = trainer._compute_loss(trainer.model, inputs, return_outputs=False)
-    loss.backward()
-    metrics = {name: values[-1] for name, values in trainer._metrics["train"].items()}
-    return loss.item(), sums.grad.numpy(), metrics
+    return trl_step(kto_trainer.KTOTrainer, outputs, inputs, sums, **settings)
 
 
 @pytest.mark.torch

@@ -43,33 +43,22 @@ def test_temperature_equals_transformers(seed, temperature):
 
 
 @pytest.mark.torch
-@given(seed=seeds, top_k=st.integers(1, 50))
-def test_top_k_equals_transformers_with_ties(seed, top_k):
-    from transformers.generation import TopKLogitsWarper
+@pytest.mark.parametrize(
+    ("function", "warper", "limits", "ties"),
+    [
+        (top_k_filter, "TopKLogitsWarper", st.integers(1, 50), True),
+        (top_p_filter, "TopPLogitsWarper", st.floats(0, 1), False),
+        (min_p_filter, "MinPLogitsWarper", st.floats(0, 1), False),
+    ],
+)
+@given(seed=seeds, data=st.data())
+def test_filters_equal_those_of_transformers(function, warper, limits, ties, seed, data):
+    from transformers import generation
 
-    logits = np.round(normal(seed, 4, 37))
-    expected = warped(TopKLogitsWarper(top_k), logits)
-    np.testing.assert_array_equal(top_k_filter(jnp.asarray(logits), top_k), expected)
-
-
-@pytest.mark.torch
-@given(seed=seeds, top_p=st.floats(0, 1))
-def test_top_p_equals_transformers_without_ties(seed, top_p):
-    from transformers.generation import TopPLogitsWarper
-
-    logits = normal(seed, 4, 37)
-    expected = warped(TopPLogitsWarper(top_p), logits)
-    np.testing.assert_array_equal(top_p_filter(jnp.asarray(logits), top_p), expected)
-
-
-@pytest.mark.torch
-@given(seed=seeds, min_p=st.floats(0, 1))
-def test_min_p_equals_transformers(seed, min_p):
-    from transformers.generation import MinPLogitsWarper
-
-    logits = normal(seed, 4, 37)
-    expected = warped(MinPLogitsWarper(min_p), logits)
-    np.testing.assert_array_equal(min_p_filter(jnp.asarray(logits), min_p), expected)
+    logits, limit = normal(seed, 4, 37), data.draw(limits)
+    logits = np.round(logits) if ties else logits
+    expected = warped(getattr(generation, warper)(limit), logits)
+    np.testing.assert_array_equal(function(jnp.asarray(logits), limit), expected)
 
 
 @pytest.mark.torch
