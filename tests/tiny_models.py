@@ -50,6 +50,9 @@ def each_scheme(parametrize):
     return parametrize("position", SCHEMES.values(), ids=SCHEMES.keys())
 
 
+# Some units in the last place of float32.
+close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
+
 # Sizes that do not divide one another where they need not.
 STACK = {
     "num_layers": 2,
@@ -165,6 +168,12 @@ def random_model(config: ModelConfig) -> Pretrained:
 def logits_of(config: DecoderConfig, parameters: Parameters, inputs: jax.Array, **options):
     """Float32 logits `[B, T, V]`."""
     return structure_of(config).module(parameters)(inputs, **options)
+
+
+@partial(jax.jit, static_argnums=0)
+def hidden_of(config: ModelConfig, parameters: Parameters, inputs: jax.Array, **options):
+    """The hidden states `[B, T, D]`."""
+    return structure_of(config).module(parameters).hidden(inputs, **options)
 
 
 @partial(jax.jit, static_argnums=0)

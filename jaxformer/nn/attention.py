@@ -141,7 +141,7 @@ class Attention(nnx.Module):
         )
 
     def depth_factor(self, context: Context) -> jax.Array | None:
-        """What multiplies the logits of a layer that scales them by its depth; None if not so."""
+        """The multiplier of the logits of a layer that scales them by its depth, or None."""
         return 1.0 / (jnp.asarray(context.layer) + 1) if self.scale_by_depth else None
 
     def queries(self, x: jax.Array, factor: jax.Array | None = None) -> jax.Array:

@@ -62,5 +62,5 @@ class MLP(FeedForwardConfig):
 
 
 def mlp_settings(config: TransformerConfig) -> MLP:
-    """The model's `feed_forward`, or the default of its family if that is no `MLP`."""
+    """The model's `feed_forward`, or the default of its family if that is another class."""
     return settings_of(config, "feed_forward", MLP)

@@ -222,7 +222,7 @@ class NormLayer(nnx.Module):
 
 
 class ActivationLayer(nnx.Module):
-    """An activation, by its name or of one's own, with its parameters."""
+    """An activation, named or user-defined, with its parameters."""
 
     def __init__(self, key: jax.Array, kind: str | Activation, dim: int, axis: str = "mlp"):
         """Declares the parameters of an activation over an axis of size `dim`."""

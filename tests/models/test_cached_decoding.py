@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tiny_models import (
     each_scheme,
+    hidden_of,
     random_parameters,
     structure_of,
     tiny,
@@ -65,17 +66,12 @@ def read_in_passes(config, parameters, inputs, sources=(), lengths=None, storage
     return [np.array(row) for row in rows]
 
 
-@partial(jax.jit, static_argnums=0)
-def read_together(config, parameters, inputs):
-    return structure_of(config).module(parameters).hidden(inputs)
-
-
 def check(config, tolerance=1e-5):
     # Larger weights carry a rounding error through layers that repeat to 1e-5, as some machines
     # round: the two programs add in another order.
     parameters = random_parameters(config, scale=0.2)
     inputs = np.asarray(tokens(len(LENGTHS), ROOM))
-    together = np.asarray(read_together(config, parameters, inputs))
+    together = np.asarray(hidden_of(config, parameters, inputs))
     for row, found in enumerate(read_in_passes(config, parameters, inputs)):
         # Causal: what follows a row's own tokens changes nothing.
         np.testing.assert_allclose(found, together[row, : len(found)], atol=tolerance)
@@ -146,7 +142,7 @@ def test_positions_that_depend_on_the_length_take_that_of_the_row(scaling):
     inputs = np.asarray(tokens(len(LENGTHS), ROOM))
     found = read_in_passes(config, parameters, inputs, lengths=jnp.asarray(LENGTHS))
     for row, length in enumerate(LENGTHS):
-        alone = read_together(config, parameters, inputs[row : row + 1, :length])
+        alone = hidden_of(config, parameters, inputs[row : row + 1, :length])
         np.testing.assert_allclose(found[row], alone[0], atol=1e-5)
 
 

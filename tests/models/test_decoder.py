@@ -8,19 +8,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_models import gradients_of, logits_of, random_parameters, structure_of, tiny, tokens
+from tiny_models import (
+    close,
+    gradients_of,
+    hidden_of,
+    logits_of,
+    random_parameters,
+    structure_of,
+    tiny,
+    tokens,
+)
 
 from jaxformer.functional import RoPE, T5Bias
 from jaxformer.nn import Parallel, TokenEmbeddings, VocabularyLogits
 
-close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 KEY = jax.random.key(3)
 ALL_RANDOM = {"dropout": 0.2, "self_attention.dropout": 0.2}
-
-
-@jax.jit(static_argnums=0)
-def hidden_of(config, parameters, inputs, **options):
-    return structure_of(config).module(parameters).hidden(inputs, **options)
 
 
 def assert_same(config, other, **options):

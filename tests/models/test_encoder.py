@@ -4,7 +4,6 @@ from dataclasses import replace
 from functools import partial
 
 import chex
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,6 +13,8 @@ from hypothesis import strategies as st
 from tiny_models import (
     SCHEMES,
     batch_for,
+    close,
+    hidden_of,
     influence,
     loss_and_gradients_of,
     packed,
@@ -29,16 +30,10 @@ from jaxformer.functional import LayerNorm, NoPosition, T5Bias
 from jaxformer.models import Classification, EncoderConfig, MaskedLanguageModel
 from jaxformer.nn import PreNorm, TokenEmbeddings
 
-close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 T5_BOTH_WAYS = T5Bias(8, 12, bidirectional=True)
 with_scheme = pytest.mark.parametrize(
     "position", (SCHEMES | {"t5": T5_BOTH_WAYS}).values(), ids=SCHEMES.keys()
 )
-
-
-@partial(jax.jit, static_argnums=0)
-def hidden_of(config, parameters, inputs, **options):
-    return structure_of(config).module(parameters).hidden(inputs, **options)
 
 
 @pytest.mark.first("*learned")

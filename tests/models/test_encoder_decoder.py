@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tiny_models import (
     SCHEMES,
+    close,
     gradients_of,
     packed,
     padded,
@@ -22,7 +23,6 @@ from tiny_models import (
 from jaxformer.functional import Band, KeyPadding, Mask, NoPosition, T5Bias, causal
 from jaxformer.models import AbstractModel
 
-close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 BOTH_WAYS = SCHEMES | {"t5": T5Bias(8, 12, bidirectional=True)}
 with_scheme = pytest.mark.parametrize("scheme", SCHEMES)
 S, T = 6, 4

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from tiny_models import (
     batch_for,
+    close,
     random_parameters,
     scores_of,
     structure_of,
@@ -34,7 +35,6 @@ from jaxformer.models.heads.span import best_spans
 from jaxformer.models.lora import AbstractLoraModel, LoRA
 from jaxformer.nn import VocabularyLogits
 
-close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 LEAVES = ("kernel", "bias")
 HEADS = (
     MaskedLanguageModel(),

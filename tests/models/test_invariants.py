@@ -1,7 +1,6 @@
 """What must hold for every decoder: who sees whom, and what may not change an answer."""
 
 from dataclasses import replace
-from functools import partial
 from itertools import count
 
 import jax
@@ -11,6 +10,7 @@ import pytest
 from broken_schemes import KeysLeftAlone, KeysTurnedBack, float32_angles
 from tiny_models import (
     SCHEMES,
+    close,
     each_scheme,
     influence,
     logits_of,
@@ -34,7 +34,6 @@ from jaxformer.functional.positions import rope
 from jaxformer.nn import Attention
 
 with_scheme = each_scheme(pytest.mark.parametrize)
-close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 
 
 def assert_reach(config, reach, length=7):

@@ -1,12 +1,10 @@
 """What stands for a whole image, and the vector that is made of it."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_models import batch_for, random_parameters, structure_of, tiny, tiny_vision, tokens
+from tiny_models import batch_for, close, random_parameters, structure_of, tiny, tiny_vision, tokens
 
 from jaxformer.errors import ConfigError
 from jaxformer.functional import LayerNorm, Learned, layer_norm
@@ -16,7 +14,6 @@ from jaxformer.nn import PreNorm, TransformerConfig
 
 pytestmark = pytest.mark.more
 
-close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 NORM = LayerNorm(eps=1e-3)
 GRID = {"norm": NORM, "class_token": False, "position": Learned(max_length=8)}
 

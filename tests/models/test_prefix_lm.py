@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_models import (
+    close,
     each_scheme,
     gradients_of,
     influence,
@@ -23,7 +24,6 @@ from jaxformer.functional import Learned, NoPosition, RoPE, T5Bias
 
 pytestmark = pytest.mark.more
 
-close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 with_scheme = each_scheme(pytest.mark.parametrize)
 LENGTH = 7
 

@@ -11,6 +11,8 @@ import pytest
 from tiny_models import (
     STACK,
     batch_for,
+    close,
+    hidden_of,
     random_parameters,
     scores_of,
     structure_of,
@@ -52,14 +54,8 @@ from jaxformer.nn import (
 )
 from jaxformer.nn.layers import normal
 
-close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 MEAN = (Classification(num_labels=3, pooling="mean"),)
 TABLE = "transformer.inputs.position_table"
-
-
-@partial(jax.jit, static_argnums=0)
-def hidden_of(config, parameters, images):
-    return structure_of(config).module(parameters).hidden(images)
 
 
 def cut(images):

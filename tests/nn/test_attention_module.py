@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from float64 import double, filled, normalised, projected, stream
-from tiny_models import tiny
+from tiny_models import close, tiny
 
 from jaxformer.functional import (
     ALiBi,
@@ -22,7 +22,6 @@ from jaxformer.functional import (
 )
 from jaxformer.nn import Attention, Context, CrossAttention, SelfAttention
 
-close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 T, S = 5, 8
 POSITIONS = jnp.array([[0, 1, 2, 3, 4], [7, 9, 10, 11, 15]])
 KEY_POSITIONS = jnp.array([[*range(S)], [*range(4, 4 + S)]])

@@ -1,14 +1,13 @@
 """The Block: sublayers in their order and arrangement, cross-attention, and dropout."""
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from float64 import filled
-from tiny_models import tiny
+from tiny_models import close, tiny
 
 from jaxformer.functional import KeyPadding, LayerNorm, RMSNorm, RoPE, causal
 from jaxformer.nn import (
@@ -25,7 +24,6 @@ from jaxformer.nn import (
     Sublayer,
 )
 
-close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 T, S = 5, 8
 KEY = jax.random.key(4)
 ARRANGEMENTS = [PreNorm(), PostNorm(), SandwichNorm(), Parallel(), Parallel(shared_norm=False)]
