@@ -112,13 +112,7 @@ def answer_scores(predictions: Sequence[str], references: Sequence[Sequence[str]
         P = \frac{|p \cap r|}{|p|}, \quad R = \frac{|p \cap r|}{|r|}
 
     over the words of prediction p and reference r as multisets; the best of the references counts.
-
-    Args:
-        predictions: The answer to each question; empty for no answer.
-        references: The correct answers to each question; an empty list for no answer.
-
-    Returns:
-        "exact_match" and "f1", means between 0 and 1.
+    No answer is empty, and an empty list of references.
 
     References:
         Rajpurkar et al. 2016, SQuAD, https://arxiv.org/abs/1606.05250
@@ -150,14 +144,8 @@ def error_scores(predictions: Sequence[str], references: Sequence[str]) -> Score
     .. math:: \mathrm{WER} = \frac{\sum_i d(p_i, r_i)}{\sum_i |r_i|}
 
     d is the edit distance in words: the minimum number of substitutions, deletions and insertions.
-    Words are separated by whitespace and compared unchanged.
-
-    Args:
-        predictions: The texts.
-        references: A reference for each.
-
-    Returns:
-        "wer", 0 if all are equal; it may exceed 1 if the predictions have many more words.
+    Words are separated by whitespace and compared unchanged. The rate may exceed 1 if predictions
+    have many more words.
     """
     pairs = [(p.split(), r.split()) for p, r in zip(predictions, references, strict=True)]
     errors = sum(_edits(*pair) for pair in pairs)
@@ -171,13 +159,6 @@ def transcript_scores(predictions: Sequence[str], references: Sequence[str]) -> 
     .. math:: \mathrm{CER} = \frac{\sum_i d(p_i, r_i)}{\sum_i |r_i|}
 
     d is the edit distance in characters, blanks included; for words see `error_scores`.
-
-    Args:
-        predictions: The texts.
-        references: A reference for each.
-
-    Returns:
-        "wer" and "cer".
     """
     pairs = list(zip(predictions, references, strict=True))
     errors = sum(_edits(list(a), list(b)) for a, b in pairs)
