@@ -9,7 +9,7 @@ import jax
 
 from jaxformer.checks import check_argument, check_field, check_fields
 from jaxformer.functional.activations import scope
-from jaxformer.functional.masks import Mask, Prefix, Segments, causal
+from jaxformer.functional.masks import Mask, Prefix, causal
 from jaxformer.models.flops import TokenFlops, attention_flops, block_products
 from jaxformer.models.heads.base import Batch, Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import LanguageModel
@@ -17,7 +17,7 @@ from jaxformer.models.model import Model, TextModelConfig
 from jaxformer.nn import CrossAttentionConfig, Embedding, Transformer
 from jaxformer.nn.cache import Cache, CacheShape
 from jaxformer.nn.config import SIZE_OR_NONE
-from jaxformer.nn.inputs import assert_tokens
+from jaxformer.nn.inputs import assert_tokens, token_mask
 from jaxformer.nn.layers import normal
 from jaxformer.nn.sublayer import SublayerConfig
 
@@ -163,11 +163,8 @@ class GenerativeModel(Model):
         **options: Any,
     ) -> jax.Array:
         """Returns the hidden states of whole rows under a base mask, see `Decoder.hidden`."""
-        arrays = {"positions": positions, "segments": segments, "mask": mask}
-        assert_tokens(self.target_embedding.vocab_size, inputs, **arrays)
-        mask = order & (Mask() if mask is None else mask)
-        if segments is not None:
-            mask = mask & Segments(segments, segments)
+        vocab_size = self.target_embedding.vocab_size
+        mask = order & token_mask(vocab_size, inputs, positions, segments, mask)
         with self._decoding():
             return self.decoder_transformer(
                 self.target_embedding(inputs, self.dtype),

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxformer.checks import check_field
 from jaxformer.functional.arrays import assert_axes
 from jaxformer.functional.feedforward import activation
-from jaxformer.functional.masks import Mask, Segments
+from jaxformer.functional.masks import Mask
 from jaxformer.functional.norms import LayerNorm, Norm
 from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.schemes import Learned
@@ -31,7 +31,7 @@ from jaxformer.nn import (
     VocabularyLogits,
 )
 from jaxformer.nn.documents import real_tokens
-from jaxformer.nn.inputs import assert_tokens
+from jaxformer.nn.inputs import token_mask
 from jaxformer.nn.layers import normal
 from jaxformer.nn.residual import PostNorm, Residual
 
@@ -149,20 +149,12 @@ class Encoder(Model):
         Returns:
             `[B, T, D]` in the compute dtype.
         """
-        options = {"positions": positions, "segments": segments, "mask": mask}
-        assert_tokens(self.embedding.vocab_size, inputs, **options)
-        mask = Mask() if mask is None else mask
-        if segments is not None:
-            mask = mask & Segments(segments, segments)
+        mask = token_mask(self.embedding.vocab_size, inputs, positions, segments, mask)
         embedded = self.embedding(inputs, self.dtype)
         if self.token_dropout is not None:
             embedded = self.token_dropout(embedded, inputs, real_tokens(mask), segments)
         return self.transformer(
-            embedded,
-            mask=mask,
-            positions=positions,
-            type_ids=type_ids,
-            key=key,
+            embedded, mask=mask, positions=positions, type_ids=type_ids, key=key
         )
 
     def pooled(

@@ -18,7 +18,7 @@ from jaxformer.models.heads.vocabulary import LanguageModel
 from jaxformer.models.model import TextModelConfig, check_default_embeddings
 from jaxformer.nn import CrossAttentionConfig, DotProductCrossAttention, Embedding, Transformer
 from jaxformer.nn.config import MOST_LAYERS, SIZE_OR_NONE
-from jaxformer.nn.inputs import assert_tokens
+from jaxformer.nn.inputs import token_mask
 from jaxformer.nn.layers import normal
 
 _ENCODER_SIZES = {
@@ -251,11 +251,7 @@ class EncoderDecoder(Seq2SeqModel):
         Returns:
             `[B, S, D]` in the compute dtype.
         """
-        options = {"positions": positions, "segments": segments, "mask": mask}
-        assert_tokens(self.embedding.vocab_size, inputs, **options)
-        mask = Mask() if mask is None else mask
-        if segments is not None:
-            mask = mask & Segments(segments, segments)
+        mask = token_mask(self.embedding.vocab_size, inputs, positions, segments, mask)
         embedded = self.embedding(inputs, self.dtype)
         with scope("encoder"):
             return self.encoder(embedded, mask=mask, positions=positions, key=key)

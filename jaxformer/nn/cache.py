@@ -14,6 +14,7 @@ from jaxformer.functional.arrays import (
     assert_axes,
     assert_floating,
     assert_integers,
+    per_device,
     place,
     platform,
     spec_of,
@@ -304,12 +305,9 @@ def reorder_rows(x: jax.Array, indices: jax.Array) -> jax.Array:
         starts = jnp.arange(groups)[:, None] * (x.shape[0] // groups)
         return x[(starts + indices).reshape(-1)]
 
-    spec = spec_of(x)
-    if spec is None:
-        return select(x, indices)
-    specs = (spec, PartitionSpec(spec[0], None))
-    arguments = [place(array, each) for array, each in zip((x, indices), specs, strict=True)]
-    return jax.shard_map(select, in_specs=specs, out_specs=spec, check_vma=False)(*arguments)
+    if (spec := spec_of(x)) is not None:
+        indices = place(indices, PartitionSpec(spec[0], None))
+    return per_device(select, x, indices)
 
 
 def _written(array: jax.Array, new: jax.Array, chunk: Chunk) -> jax.Array:

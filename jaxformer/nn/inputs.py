@@ -17,7 +17,7 @@ from jaxformer.functional.arrays import (
 )
 from jaxformer.functional.dropout import dropout
 from jaxformer.functional.linear import lookup
-from jaxformer.functional.masks import Mask
+from jaxformer.functional.masks import Mask, Segments
 from jaxformer.functional.positions.base import Bias, Position
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.layers import Linear, normal, optional_norm, parameter, value_of
@@ -43,6 +43,19 @@ def assert_tokens(
         if array is not None:
             assert_axes(sizes, **{name: (array, "B T")})
             assert_integers(**{name: array})
+
+
+def token_mask(
+    vocab_size: int,
+    inputs: jax.Array,
+    positions: jax.Array | None,
+    segments: jax.Array | None,
+    mask: Mask | None,
+) -> Mask:
+    """The mask of rows and of the documents in them, all of which it asserts to fit together."""
+    assert_tokens(vocab_size, inputs, positions=positions, segments=segments, mask=mask)
+    mask = Mask() if mask is None else mask
+    return mask if segments is None else mask & Segments(segments, segments)
 
 
 class InputLayer(nnx.Module):

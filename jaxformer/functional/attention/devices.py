@@ -163,10 +163,8 @@ def _partition_specs(request: Request, batch_size: int, num_heads: int, batch, h
     elif bias is not None:
         bias = of(bias, head_axis=1)
     if dropout is not None:
-        rows, own = PartitionSpec(batch), PartitionSpec(heads)
-        whole = PartitionSpec()
-        firsts = {"first_query": whole, "first_key": whole}
-        dropout = replace(dropout, key=whole, rows=rows, heads=own, **firsts)
+        own = {"rows": PartitionSpec(batch), "heads": PartitionSpec(heads)}
+        dropout = replace(jax.tree.map(lambda _: PartitionSpec(), dropout), **own)
     if distances is not None:
         distances = distances.partition_specs(heads)
     mask = jax.tree.map(of, request.mask)
