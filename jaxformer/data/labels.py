@@ -1,4 +1,4 @@
-"""Labels: classes, whose names are saved with the run, or numbers."""
+"""Labels: classes, whose names are saved with the run, sets of them, or numbers."""
 
 import abc
 import hashlib
@@ -6,14 +6,16 @@ import json
 import logging
 import os
 import re
+import reprlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from jaxformer.data.files.lines import encodable
+from jaxformer.data.files.record import Record
 from jaxformer.errors import DataError
 from jaxformer.io.files import (
     add_digests,
@@ -26,6 +28,7 @@ from jaxformer.io.files import (
 
 _FILE, _DIGEST = LABEL_FILES = ("labels.json", "labels.json.sha256")
 _INTEGER = re.compile(r"-?\d{1,4000}")  # Python reads at most this many digits
+_WORDS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 _log = logging.getLogger(__name__)
 
 
@@ -203,3 +206,53 @@ def _number(label: str, place: str) -> float:
     if not abs(number) <= float(np.finfo(np.float32).max):
         raise DataError(f"{place}: the label {label!r} is not a number")
     return number
+
+
+# Labels in the columns of a table ----------------------------------------------------------------
+
+
+def label_of(record: Record, column: str) -> str:
+    """Returns the label in a column, as a string."""
+    value = record.value(column)
+    missing = value is None or value != value or not str(value).strip()  # NaN differs from itself
+    if missing or not isinstance(value, str | int | float):
+        raise DataError(
+            f"{record.where}: no label: column {column!r} holds {reprlib.repr(value)}; give one"
+        )
+    return str(value)
+
+
+def is_set(record: Record, column: str) -> bool:
+    """Returns whether a row has the label of a column."""
+    value = record.value(column)
+    found = _WORDS.get(str(value).strip().lower())
+    if found is None:
+        raise DataError(
+            f"{record.where}: column {column!r} holds {reprlib.repr(value)}: must be 0 or 1, as "
+            "one of several labels"
+        )
+    return found
+
+
+def label_set_of(record: Record, column: str) -> tuple[str, ...]:
+    """Returns the names of the labels of a row."""
+    value = record.value(column)
+    if (names := names_in(value)) is None:
+        raise DataError(
+            f"{record.where}: column {column!r} holds {reprlib.repr(value)}: must be a list of "
+            'labels, such as ["a", "b"]'
+        )
+    return names
+
+
+def names_in(value: Any) -> tuple[str, ...] | None:
+    """Returns the names in a list of labels, or in its JSON; None for anything else."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    if not isinstance(value, list | tuple):
+        return None
+    fits = all(isinstance(name, str | int) and str(name).strip() for name in value)
+    return tuple(dict.fromkeys(map(str, value))) if fits else None

@@ -13,10 +13,9 @@ from sklearn import metrics as reference
 from jaxformer.cli import main as cli
 from jaxformer.config import load_config, validate
 from jaxformer.config.shipped import config_spec
-from jaxformer.data import label_sets
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import read_records
-from jaxformer.data.labels import LabelSet, Number
+from jaxformer.data.labels import LabelSet, Number, is_set, label_set_of, names_in
 from jaxformer.data.tasks import LabelledText
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.models import Classification, LossOptions, ModelOutput, MultiLabel
@@ -91,13 +90,13 @@ def test_scores_are_those_of_scikit_learn(count):
     ],
 )
 def test_columns_of_0_and_1(value, expected):
-    assert label_sets.is_set(Record("t:1", {"a": value}), "a") == expected
+    assert is_set(Record("t:1", {"a": value}), "a") == expected
 
 
 @pytest.mark.parametrize("value", [0.3, "yes", "", None, 2, [1]])
 def test_other_values_are_refused(value):
     with pytest.raises(DataError, match=r"t:1: column 'a' holds .*: must be 0 or 1"):
-        label_sets.is_set(Record("t:1", {"a": value}), "a")
+        is_set(Record("t:1", {"a": value}), "a")
 
 
 def write(file, columns, rows):
@@ -125,10 +124,10 @@ def test_rows_of_columns_and_of_lists(tmp_path):
     rows = data.read(lists)
     assert [row.label for row in rows] == [("x",), (), ("y", "x")]
     assert data.label_names(rows) == ("x", "y")
-    assert label_sets.names_in('["x", "y"]') == ("x", "y")
-    assert label_sets.names_in("[x") is label_sets.names_in("x") is label_sets.names_in(3) is None
+    assert names_in('["x", "y"]') == ("x", "y")
+    assert names_in("[x") is names_in("x") is names_in(3) is None
     with pytest.raises(DataError, match="must be a list of labels"):
-        label_sets.label_set_of(Record("t:1", {"label": "x"}), "label")
+        label_set_of(Record("t:1", {"label": "x"}), "label")
     with pytest.raises(ConfigError, match="label"):
         LabelledText(label=NAMES, labels=Number())
 

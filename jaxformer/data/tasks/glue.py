@@ -15,8 +15,7 @@ from jaxformer.data.bad_rows import OnBadRow, read_rows
 from jaxformer.data.files.malformed import Malformed
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import read_records
-from jaxformer.data.label_sets import label_of
-from jaxformer.data.labels import Classes, LabelKind, Number, in_order
+from jaxformer.data.labels import Classes, LabelKind, Number, in_order, label_of
 from jaxformer.data.tasks.glue_tasks import TASKS, GlueTask, plain_name
 from jaxformer.data.tasks.labelled_text import LabelledRow, LabelledRows
 from jaxformer.errors import DataError

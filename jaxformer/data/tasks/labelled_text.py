@@ -13,12 +13,18 @@ from jaxformer.data.files.malformed import Malformed
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import read_records
 from jaxformer.data.files.text_columns import TEXT_COLUMNS, recognised
-from jaxformer.data.label_sets import is_set, label_of, label_set_of, names_in
-from jaxformer.data.labels import Classes, LabelKind, LabelSet, Number, in_order
-from jaxformer.data.tasks.sequences import (
-    SequenceData,
-    SequenceExamples,
+from jaxformer.data.labels import (
+    Classes,
+    LabelKind,
+    LabelSet,
+    Number,
+    in_order,
+    is_set,
+    label_of,
+    label_set_of,
+    names_in,
 )
+from jaxformer.data.tasks.sequences import SequenceData, SequenceExamples
 from jaxformer.data.tokenizers.specs import Tokenizer
 
 

@@ -16,7 +16,7 @@ from jaxformer.data.files.find import check_no_splits, ending_of, is_folder
 from jaxformer.data.files.record import EmbeddedFile, Record
 from jaxformer.data.files.tables import TABLES, read_records
 from jaxformer.data.files.text_columns import IMAGE_COLUMNS, recognised
-from jaxformer.data.label_sets import label_of
+from jaxformer.data.labels import label_of
 from jaxformer.data.tasks.images.pixels import FIT, Scaling, scaled_pixels
 from jaxformer.errors import DataError
 from jaxformer.extras import optional_module

@@ -11,8 +11,7 @@ from jaxformer.checks import POSITIVE, at_least, check_fields
 from jaxformer.data.bad_rows import map_rows
 from jaxformer.data.base import Datasets
 from jaxformer.data.buckets import BucketedDataset, SizedExamples
-from jaxformer.data.label_sets import label_of
-from jaxformer.data.labels import Classes, in_order, save_labels
+from jaxformer.data.labels import Classes, in_order, label_of, save_labels
 from jaxformer.data.sound import read_sound
 from jaxformer.data.tasks.images.pixels import keep_preprocessor
 from jaxformer.data.tasks.sounds.features import SoundForm
