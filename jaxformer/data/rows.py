@@ -101,15 +101,21 @@ class TaskData(RowData[Row]):
     ) -> ExampleSource:
         """Returns rows as arrays."""
 
+    def training_examples(
+        self, rows: Sequence[Row], tokenizer: Tokenizer, labels: Sequence[str]
+    ) -> ExampleSource:
+        """Returns the training rows as arrays, which may vary from epoch to epoch."""
+        return self.examples(rows, tokenizer, labels)
+
     def prepare(self, folder: str | os.PathLike) -> Datasets:
         """Reads and tokenises the rows; keeps the tokenizer and the labels' names."""
         train, validation = self.split()
-        tokenizer = self.run_tokenizer(folder, train)
+        tokenizer = self.run_tokenizer(folder, train) if self.has_text else None
         labels = self.label_names(train)
         if labels:
             save_labels(folder, labels)
         return Datasets(
-            self.dataset(self.examples(train, tokenizer, labels), "train"),
+            self.dataset(self.training_examples(train, tokenizer, labels), "train"),
             self.dataset(self.examples(validation, tokenizer, labels), "validation"),
             tokenizer,
             labels=labels,

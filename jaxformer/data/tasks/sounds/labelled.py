@@ -9,9 +9,8 @@ import numpy as np
 
 from jaxformer.checks import POSITIVE, at_least, check_fields
 from jaxformer.data.bad_rows import map_rows
-from jaxformer.data.base import Datasets
 from jaxformer.data.buckets import BucketedDataset, SizedExamples
-from jaxformer.data.labels import Classes, in_order, label_of, save_labels
+from jaxformer.data.labels import Classes, in_order, label_of
 from jaxformer.data.sound import read_sound
 from jaxformer.data.tasks.images.pixels import keep_preprocessor
 from jaxformer.data.tasks.sounds.features import SoundForm
@@ -96,12 +95,12 @@ class LabelledClips(ClipTable):
     def label_names(self, train):
         return in_order(Classes().names(row.text for row in train), self.label_order)
 
-    def examples(self, rows, tokenizer=None, labels=()):
-        """Returns clips as arrays, cut at their end; one with an unknown label is a bad row."""
-        del tokenizer
-        return self._examples(rows, labels, at_random=False)
+    def training_examples(self, rows, tokenizer, labels):
+        return self.examples(rows, tokenizer, labels, at_random=True)
 
-    def _examples(self, rows: Sequence[Clip], labels: Sequence[str], at_random: bool):
+    def examples(self, rows, tokenizer=None, labels=(), at_random=False):
+        """Returns clips as arrays; one with an unknown label is a bad row."""
+
         def numbers(rows: Sequence[Clip]) -> np.ndarray:
             return Classes().values([row.text for row in rows], labels, [row.where for row in rows])
 
@@ -116,14 +115,8 @@ class LabelledClips(ClipTable):
 
     def prepare(self, folder):
         """Finds the clips; keeps the labels' names, and how sounds are read."""
-        train, validation = self.split()
-        labels = save_labels(folder, self.label_names(train))
+        found = super().prepare(folder)
         keep_preprocessor(folder, self.form.preprocessor())
-        found = Datasets(
-            self.dataset(self._examples(train, labels, at_random=True), "train"),
-            self.dataset(self.examples(validation, labels=labels), "validation"),
-            labels=labels,
-        )
         seconds = f"of at most {self.longest / self.sampling_rate:,.2f} seconds"
         padding = getattr(found.train, "padding", None)
         more = "" if padding is None else f", {padding:.0%} padding"

@@ -8,13 +8,12 @@ import numpy as np
 
 from jaxformer.checks import FRACTION, POSITIVE, at_least, check_field, check_fields
 from jaxformer.data.bad_rows import read_rows
-from jaxformer.data.base import Datasets
 from jaxformer.data.buckets import BucketedDataset, SizedExamples
 from jaxformer.data.dataset import Batch, padded
 from jaxformer.data.files.find import is_folder
 from jaxformer.data.files.record import EmbeddedFile, Record
 from jaxformer.data.files.text_columns import recognised
-from jaxformer.data.rows import RowData
+from jaxformer.data.rows import TaskData
 from jaxformer.data.sound import read_sound, sound_length
 from jaxformer.data.tasks.images.pixels import keep_preprocessor
 from jaxformer.data.tasks.images.sources import NamedImages, file_of
@@ -38,7 +37,7 @@ class Recording(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MaskedSounds(RowData[Recording]):
+class MaskedSounds(TaskData[Recording]):
     """Sounds whose masked frames are distinguished from others of the same sound (wav2vec 2.0).
 
     A row of a batch has "waveforms" float32 [S], "num_samples" int32, "masked" bool [T] and
@@ -167,6 +166,9 @@ class MaskedSounds(RowData[Recording]):
             )
         return Recording(file, name, samples)
 
+    def examples(self, rows, tokenizer=None, labels=()):
+        return MaskedSoundExamples(self, rows)
+
     def dataset(self, examples, name, cut=()):
         """Returns the batches of sounds; those of training have sounds of similar length."""
         plain = super().dataset(examples, name)
@@ -174,20 +176,11 @@ class MaskedSounds(RowData[Recording]):
 
     def prepare(self, folder):
         """Finds the sounds, and keeps how they are read for the exports of the run."""
-        train, validation = self.split()
+        found = super().prepare(folder)
         keep_preprocessor(folder, self.form.preprocessor())
-        found = Datasets(
-            self.dataset(MaskedSoundExamples(self, train), "train"),
-            self.dataset(MaskedSoundExamples(self, validation), "validation"),
-        )
         hours = found.train.examples.sizes.sum() / self.sampling_rate / 3600
         read = f"{hours:,.2f} hours, {found.train.padding:.0%} padding"
         return replace(found, summary=(*found.sides(), ("sounds", read)))
-
-    def validation_examples(self, tokenizer, labels):
-        del tokenizer, labels
-        rows = self.validation_rows()
-        return None if rows is None else MaskedSoundExamples(self, rows)
 
 
 def sound_names(folder: AnyPath) -> list[str]:
