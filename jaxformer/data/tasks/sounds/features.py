@@ -1,12 +1,9 @@
 """From a waveform to what a model reads, as preprocessor_config.json says."""
 
-# long: the forms in which models read sounds, each with its file
-
 import abc
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,6 +26,11 @@ _NORMALISATION = {"mean": (-4.2677393, FINITE), "std": (4.5689974, POSITIVE)}
 """The settings of AST, with those of AudioSet."""
 _EPS = 1e-7
 """Added to the variance of a waveform, as in transformers."""
+_SIZES = ("num_mel_bins", "sampling_rate", "fft_length", "hop")
+_FORM = ("num_mel_bins", "sampling_rate", "mean", "std")
+# Compiled once for all sounds of a model.
+_log_mel, _log_mel_power = (jax.jit(f, static_argnames=_SIZES) for f in (log_mel, log_mel_power))
+_filter_banks = jax.jit(kaldi_filter_banks, static_argnames=_FORM)
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,9 @@ class SoundForm(abc.ABC):
     def preprocessor(self) -> dict[str, Any]:
         """Returns the preprocessor_config.json that reads sounds in the same way."""
 
+    def _options(self, names: Sequence[str]) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in names}
+
 
 @dataclass(frozen=True)
 class WaveformFeatures(SoundForm):
@@ -81,11 +86,7 @@ class WaveformFeatures(SoundForm):
     def read(
         cls, name: str, values: Mapping[str, Any], min_samples: int = 400
     ) -> "WaveformFeatures":
-        """Returns the settings in the values of a file with this name.
-
-        Raises:
-            DataError: They are invalid.
-        """
+        """Returns the settings in the values of a file; raises DataError if they are invalid."""
         (rate,) = _settings(name, values, {"sampling_rate": (16_000, at_least(1))})
         _check_sizes(name, values, {"feature_size": 1})
         normalize = values.get("do_normalize", True)
@@ -155,17 +156,7 @@ class LogMel(SoundForm):
     def read(
         cls, name: str, values: Mapping[str, Any], num_mel_bins: int, num_frames: int
     ) -> "LogMel":
-        """Returns the settings in the values of a file.
-
-        Args:
-            name: The file, for messages.
-            values: Its values.
-            num_mel_bins: The frequencies that the model reads.
-            num_frames: The frames that it reads.
-
-        Raises:
-            DataError: They do not fit the model.
-        """
+        """Returns the settings in the values of a file; raises DataError unless they fit."""
         rules = {key: (usual, at_least(1)) for key, usual in _USUAL.items()}
         rate, fft_length, hop = _settings(name, values, rules)
         _check_sizes(name, values, {"feature_size": num_mel_bins})
@@ -217,37 +208,13 @@ class LogMel(SoundForm):
         }
 
     def spectrogram(self, waveform: np.ndarray) -> np.ndarray:
-        """Returns the spectrogram of a waveform, which is padded with silence to a window.
-
-        Args:
-            waveform: float32 `[S]`.
-
-        Returns:
-            float32 `[T, M]`.
-        """
+        """Returns the spectrogram `[T, M]` of a waveform `[S]`, padded with silence to a window."""
         missing = max(self.num_samples - len(waveform), 0)
-        return np.asarray(_log_mel(self, np.pad(waveform, (0, missing))))
+        return np.asarray(_log_mel(np.pad(waveform, (0, missing)), **self._options(_SIZES)))
 
     def log_power(self, waveform: np.ndarray) -> np.ndarray:
-        """Returns the logarithms of the power of a part of a sound, see `log_mel_power`.
-
-        Args:
-            waveform: float32 `[S]`.
-
-        Returns:
-            float32 `[T, M]`.
-        """
-        return np.asarray(_log_mel_power(self, waveform))
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The arguments of `functional.log_mel`."""
-        return {
-            "num_mel_bins": self.num_mel_bins,
-            "sampling_rate": self.sampling_rate,
-            "fft_length": self.fft_length,
-            "hop": self.hop,
-        }
+        """Returns `functional.log_mel_power` `[T, M]` of a part of a sound `[S]`."""
+        return np.asarray(_log_mel_power(waveform, **self._options(_SIZES)))
 
 
 @dataclass(frozen=True)
@@ -277,17 +244,7 @@ class FilterBanks(SoundForm):
     def read(
         cls, name: str, values: Mapping[str, Any], num_mel_bins: int, num_frames: int
     ) -> "FilterBanks":
-        """Returns the settings in the values of a file.
-
-        Args:
-            name: The file, for messages.
-            values: Its values.
-            num_mel_bins: The frequencies that the model reads.
-            num_frames: The frames that it reads.
-
-        Raises:
-            DataError: They are invalid.
-        """
+        """Returns the settings in the values of a file; raises DataError unless they fit."""
         rules = {"sampling_rate": (16_000, at_least(100)), **_NORMALISATION}
         rate, mean, std = _settings(name, values, rules)
         _check_sizes(name, values, {"num_mel_bins": num_mel_bins, "max_length": num_frames})
@@ -339,13 +296,7 @@ class FilterBanks(SoundForm):
         return min(1 + (samples - self.frame_length) // self.hop, self.num_frames)
 
     def spectrogram(self, waveform: np.ndarray) -> np.ndarray:
-        """Returns the filter banks of a waveform.
-
-        Args:
-            waveform: float32 `[S]`.
-
-        Returns:
-            float32 `[T, M]`.
+        """Returns the filter banks `[T, M]` of a waveform `[S]`.
 
         Raises:
             DataError: The sound is shorter than a frame.
@@ -357,7 +308,8 @@ class FilterBanks(SoundForm):
             )
         own = waveform[: self.longest]
         whole = np.pad(own, (0, self.longest - len(own)))[None]
-        return np.asarray(_filter_banks(self, whole, np.array([len(own)], np.int32)))[0]
+        lengths = np.array([len(own)], np.int32)
+        return np.asarray(_filter_banks(whole, lengths, **self._options(_FORM)))[0]
 
 
 def _settings(
@@ -379,31 +331,6 @@ def _check_sizes(name: str, values: Mapping[str, Any], sizes: Mapping[str, int])
                 f"{name}: {key} = {values[key]!r}: must be {wanted}, as the model has it: copy the "
                 "file of the checkpoint"
             )
-
-
-# Compiled once for all sounds of a model.
-
-
-@partial(jax.jit, static_argnums=0)
-def _log_mel(features: LogMel, waveform: jax.Array) -> jax.Array:
-    return log_mel(waveform, **features.sizes)
-
-
-@partial(jax.jit, static_argnums=0)
-def _log_mel_power(features: LogMel, waveform: jax.Array) -> jax.Array:
-    return log_mel_power(waveform, **features.sizes)
-
-
-@partial(jax.jit, static_argnums=0)
-def _filter_banks(features: FilterBanks, waveforms: jax.Array, lengths: jax.Array) -> jax.Array:
-    return kaldi_filter_banks(
-        waveforms,
-        lengths,
-        num_mel_bins=features.num_mel_bins,
-        sampling_rate=features.sampling_rate,
-        mean=features.mean,
-        std=features.std,
-    )
 
 
 def form_of(model: ModelConfig, folder: str | os.PathLike | None) -> SoundForm | None:
