@@ -190,15 +190,7 @@ def check_mesh(model: ModelConfig, sizes: Mapping[str, int]) -> None:
 
 
 def check_vocabulary(vocab_size: int, tokenizer_size: int) -> None:
-    """Checks that every token of the tokenizer has a row in the model's embedding table.
-
-    Args:
-        vocab_size: Number of rows of the embedding table.
-        tokenizer_size: Number of tokens of the loaded or trained tokenizer.
-
-    Raises:
-        ConfigError: The tokenizer has more tokens than the model.
-    """
+    """Checks that every token of the tokenizer has a row in the model's embedding table."""
     if tokenizer_size > vocab_size:
         raise ConfigError(
             f"the tokenizer has {tokenizer_size} tokens, more than model.vocab_size = "
@@ -230,15 +222,7 @@ def check_heads(heads: Sequence[Head], names: Collection[str]) -> None:
 
 
 def changed_fields(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
-    """Returns the changed fields that may not differ when a run is continued.
-
-    Args:
-        old: The configuration that a run was started with.
-        new: The configuration to continue it with.
-
-    Returns:
-        ``{"model.num_layers": (old value, new value), ...}`` without ``CHANGEABLE_FIELDS``.
-    """
+    """Returns {name: (old value, new value)} of changed fields that a continued run must keep."""
     changes = diff(old, new)
     return {name: pair for name, pair in changes.items() if not _is_changeable(name)}
 

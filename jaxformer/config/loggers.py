@@ -185,12 +185,7 @@ class _WandbWriter(RunWriter):
 
 
 class Guarded(RunWriter):
-    """A writer that turns failures into warnings, so that no run fails because of a logger.
-
-    Args:
-        logger: The logger.
-        run: The run.
-    """
+    """A writer that turns failures into warnings, so that no run fails because of a logger."""
 
     def __init__(self, logger: Logger, run: LoggedRun):
         self._name, self._warned = type(logger).__name__, False

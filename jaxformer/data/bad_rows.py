@@ -26,11 +26,7 @@ def with_skip_advice(error: DataError) -> str:
 
 
 class BadRows:
-    """The rows of a source that cannot be used.
-
-    Args:
-        on_bad_row: Whether such a row stops the run or is left out.
-    """
+    """The rows of a source that cannot be used: they stop the run, or are left out."""
 
     def __init__(self, on_bad_row: OnBadRow):
         self.skips = on_bad_row == "skip"

@@ -32,12 +32,7 @@ class SoundStream:
 
     @classmethod
     def of_file(cls, file: str | Path, sampling_rate: int) -> "SoundStream":
-        """Returns the mean of the channels of a file, resampled, as `read_sound` does.
-
-        Raises:
-            DataError: Names the file that is missing, empty or not sound; where it is damaged, the
-                blocks raise it.
-        """
+        """Returns the sound that `read_sound` reads; the blocks raise DataError about damage."""
         length = sound_length(file, sampling_rate)
 
         def blocks() -> Iterator[np.ndarray]:
@@ -108,15 +103,7 @@ def resampled(waveform: np.ndarray, old: int, new: int) -> np.ndarray:
 
 
 def sound_length(file: str | Path | EmbeddedFile, sampling_rate: int) -> int:
-    """Returns how many samples a sound file has at a sampling rate, from its header.
-
-    Args:
-        file: The file.
-        sampling_rate: Samples per second.
-
-    Raises:
-        DataError: Names the file that is missing, empty, damaged or not sound.
-    """
+    """Returns how many samples a sound file has at a sampling rate, from its header."""
     with _opened(file) as sound:
         if not sound.frames:
             raise DataError(f"{file}: has no samples: remove it, or record it again")

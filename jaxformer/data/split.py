@@ -64,17 +64,12 @@ def train_validation_split(
 
 
 class _Start(NamedTuple):
-    """What is known from the first documents.
-
-    Attributes:
-        names: Their names.
-        is_all: Whether these are all documents.
-        exceptions: The side of the document that keeps a side non-empty, by its number from 1.
-    """
+    """What is known from the first documents."""
 
     names: Sequence[str] = ()
     is_all: bool = False
     exceptions: Mapping[int, bool] = MappingProxyType({})
+    """The side of the document that keeps a side non-empty, by its number from 1."""
 
 
 @dataclass(frozen=True)

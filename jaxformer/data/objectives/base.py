@@ -117,15 +117,9 @@ class RowObjective(Objective):
 
 
 class RowExamples(ExampleSource):
-    """The examples that an objective makes of the rows of a token stream.
-
-    Attributes:
-        stream: The tokens.
-        rows: The rows over them.
-    """
+    """The examples that an objective makes of the rows of a token stream."""
 
     def __init__(self, stream: TokenStream, rows: Rows, function: RowFunction):
-        """`function` makes an example from a row, see `RowObjective.bind`."""
         self.stream = stream
         self.rows = rows
         self._function = function

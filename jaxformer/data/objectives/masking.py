@@ -141,14 +141,8 @@ def _in_word(character: str) -> bool:
 def frame(row: TokenRow, first_id: int, last_id: int, pad_id: int) -> Batch:
     """Returns a row [T] between two special tokens, which join its first and last segment.
 
-    Args:
-        row: The tokens; a row of padding is not changed.
-        first_id: The token in front: [CLS].
-        last_id: The token after the last: [SEP].
-        pad_id: The padding token.
-
-    Returns:
-        "inputs" and "segments" int32 [T + 2], and "positions" if the row has them.
+    That is "inputs" and "segments" int32 [T + 2], and "positions" if the row has them. A row of
+    padding gets no special tokens.
     """
     size, count = len(row.tokens), int(row.valid.sum())
     inputs = np.full(size + 2, pad_id, np.int32)
@@ -171,11 +165,7 @@ def find_units(
 ) -> np.ndarray:
     """Returns the units that are masked together: int [units, 2], the start and end of each.
 
-    Args:
-        tokens: int [T].
-        segments: int [T], 0 at padding.
-        vocabulary: Which tokens are text, and where words begin and end.
-        whole_word: A unit is a word; otherwise a token. Special tokens and padding are in none.
+    A unit is a word or a token of a row [T]; special tokens and padding are in none.
     """
     text = vocabulary.is_text[tokens] & (segments > 0)
     continues = np.zeros(len(tokens), bool)
@@ -194,17 +184,9 @@ def choose_spans(
     max_span: int | None,
     rng: np.random.Generator,
 ) -> Sequence[tuple[int, int]]:
-    """Chooses spans of units at random places until they hold the given share of the tokens.
+    """Returns the (start, end) of random spans of units, which hold a share of the tokens.
 
-    Args:
-        units: int [units, 2], from `find_units`.
-        segments: int [T]; a span stays within one.
-        rate: The share of the units' tokens.
-        max_span: The most units of a span, whose number is geometric; None: one.
-        rng: The row's generator.
-
-    Returns:
-        (start, end) of each span; none overlap.
+    A span has a geometric number of units, at most `max_span` or one, and stays within a segment.
     """
     sizes = units[:, 1] - units[:, 0]
     budget = max(1, round(rate * int(sizes.sum())))

@@ -61,18 +61,11 @@ class SentencePairs(Objective):
 
 
 class PairExamples(ExampleSource):
-    """Pairs made of parts of documents.
-
-    Attributes:
-        stream: The tokens.
-        starts: int [rows], where each row's stretch starts in the stream.
-        ends: int [rows], where it ends.
-    """
+    """Pairs made of parts of documents, which are cut into stretches `starts` to `ends`."""
 
     def __init__(
         self, objective: SentencePairs, stream: TokenStream, length: int, tokenizer: Tokenizer
     ):
-        """Cuts the documents into stretches that leave room for three special tokens."""
         self.stream = stream
         self._objective = objective
         self._length = length
@@ -105,7 +98,6 @@ class PairExamples(ExampleSource):
         return len(self.starts)
 
     def read(self, index: int, rng: np.random.Generator) -> Batch:
-        """Returns the pair of row `index`."""
         start, end = self.starts[index], self.ends[index]
         cut = int(rng.integers(start + 1, end))
         first = self.stream.tokens[start:cut]
@@ -118,7 +110,6 @@ class PairExamples(ExampleSource):
         return self._example(first, second, label, rng)
 
     def blank(self) -> Batch:
-        """Returns a row of padding."""
         nothing = np.zeros(0, np.int32)
         example = self._example(nothing, nothing, 0, np.random.default_rng(0))
         size = self._length

@@ -177,7 +177,6 @@ class AlgorithmicExamples(ExampleSource):
     """Examples of a task, each a function of a seed and its index."""
 
     def __init__(self, config: Algorithmic, num_rows: int, seed: str):
-        """Takes the task, the number of examples, and the seed of the stream."""
         self.config, self._num_rows = config, num_rows
         self._seed = hash_of(f"{config.task}/{seed}")
 
@@ -194,8 +193,6 @@ class AlgorithmicExamples(ExampleSource):
         return source.astype(np.int32), target.astype(np.int32)
 
     def read(self, index: int, rng: np.random.Generator) -> Batch:
-        """Returns the arrays of an example in the layout of the configuration."""
-        del rng
         source, target = self.pair(index)
         lengths = self.config.lengths
         if self.config.layout == "encoder_decoder":

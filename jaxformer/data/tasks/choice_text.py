@@ -134,14 +134,7 @@ class ChoiceText(SequenceData[ChoiceRow]):
 
 
 class ChoiceExamples(ExampleSource):
-    """Tokenised choices with the number of the right one.
-
-    Args:
-        rows: The choices of each row.
-        labels: The number of the right one.
-        length: T, to which each choice is padded.
-        pad_id: The padding token.
-    """
+    """Tokenised choices, each padded to a length, with the number of the right one."""
 
     def __init__(
         self,
@@ -158,7 +151,6 @@ class ChoiceExamples(ExampleSource):
         return len(self._rows)
 
     def read(self, index: int, rng: np.random.Generator) -> Batch:
-        """Returns the choices side by side, with "choice" and "choice_weights"."""
         length = self._shape[0]
         parts = [model_inputs(text, *self._shape) for text in self._rows[index]]
         for number, part in enumerate(parts):

@@ -101,11 +101,7 @@ DIAGNOSTIC = GlueTask("AX", _TWO, "label", ("matthews",), labels=_NLI, hub_text=
 
 
 def task_name(name: str) -> str:
-    """Returns the name of the task that a user means: "SST-2", "sst2" or "STSB".
-
-    Raises:
-        ConfigError: The task is unknown; the message lists the known ones.
-    """
+    """Returns the name of the task that a user means: "SST-2", "sst2" or "STSB"."""
     plain = plain_name(name)
     if plain not in TASKS:
         raise ConfigError(

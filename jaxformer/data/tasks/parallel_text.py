@@ -98,15 +98,8 @@ def read_parallel(
 ) -> Iterator[TextPair]:
     """Returns the pairs of lines of two files, one of which translates the other.
 
-    Args:
-        source: A file.
-        target: The other.
-        malformed: Receives a message for each pair with an undecodable line, which is skipped;
-            None: such a line is an error.
-
-    Raises:
-        DataError: A file cannot be read, they have different numbers of lines, or such a line is an
-            error.
+    A pair with a line that cannot be decoded is reported to `malformed` and left out; without it,
+    such a line is an error.
     """
     files = source, target
     sides = [list(byte_lines(path)) for path in files]

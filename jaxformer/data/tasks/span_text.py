@@ -264,12 +264,7 @@ class Window(NamedTuple):
 
 
 class SpanExamples(ExampleSource):
-    """Tokenised questions.
-
-    Attributes:
-        questions: The questions.
-        windows: The rows, those of a question after one another.
-    """
+    """Tokenised questions; the windows of a question are adjacent rows."""
 
     def __init__(
         self, questions: Sequence[Question], windows: Sequence[Window], length: int, pad_id: int

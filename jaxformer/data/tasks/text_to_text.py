@@ -145,7 +145,6 @@ class TextToTextExamples(WritingExamples):
         start: int,
         pad: int,
     ):
-        """Takes texts, their tokens [tokens], the start token and the padding token."""
         self.config = config
         self.pairs = [pair.texts for pair in pairs]
         self.references = [
@@ -158,7 +157,6 @@ class TextToTextExamples(WritingExamples):
         return len(self.pairs)
 
     def read(self, index: int, rng: np.random.Generator) -> Batch:
-        """Returns the encoder's and the decoder's inputs, "targets" and "weights"."""
         size = self.config.source_length
         target_size = self.config.target_length
         source = self._sources[index]

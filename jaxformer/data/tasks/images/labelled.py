@@ -246,7 +246,6 @@ class ImageExamples(ExampleSource):
         std: tuple[float, ...],
         augmentation: tuple[Augmentation, ...] = (),
     ):
-        """Takes the images `chosen` [rows] of a set; raises DataError for an unknown label."""
         self._images = images
         self._chosen = chosen
         self._augmentation = augmentation
@@ -262,14 +261,12 @@ class ImageExamples(ExampleSource):
         return len(self._chosen)
 
     def read(self, index: int, rng: np.random.Generator) -> Batch:
-        """Returns "images" [height, width, channels], "label" and "label_weights"."""
         example = self._example(index)
         for change in self._augmentation:
             example = change(example, rng, lambda: self._example(int(rng.integers(len(self)))))
         return self._row(*example, weight=1.0)
 
     def blank(self) -> Batch:
-        """Returns a row of the same shapes whose weight is 0."""
         return self._row(np.zeros_like(self._example(0).image), 0, weight=0.0)
 
     def _example(self, index: int) -> LabelledImage:

@@ -50,7 +50,6 @@ class MaskedExamples(ExampleSource):
     """Examples with an image, and a random choice of its patches."""
 
     def __init__(self, examples: ExampleSource, num_patches: int, mask_ratio: float):
-        """Takes the examples, and the share of their patches to hide, at least one patch."""
         self._examples = examples
         self._num_patches = num_patches
         self._count = max(1, round(mask_ratio * num_patches))
@@ -59,11 +58,9 @@ class MaskedExamples(ExampleSource):
         return len(self._examples)
 
     def read(self, index: int, rng: np.random.Generator) -> Batch:
-        """Returns the row of `ImageExamples`, and "masked" [patches]."""
         row = self._examples.read(index, rng)
         hidden = rng.permutation(self._num_patches) < self._count
         return row | {"masked": hidden}
 
     def blank(self) -> Batch:
-        """Returns a row of the same shapes without masked patches."""
         return self._examples.blank() | {"masked": np.zeros(self._num_patches, bool)}

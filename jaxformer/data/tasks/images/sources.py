@@ -150,14 +150,11 @@ class ImageTable(ImageSource):
 
 
 class NamedImages:
-    """The images that the rows of a table name, in its folder or anywhere else.
-
-    Args:
-        folder: The folder of the table; in a store, its files are listed once.
-    """
+    """The images that the rows of a table name, in its folder or anywhere else."""
 
     def __init__(self, folder: AnyPath):
         self._folder = folder
+        # The files of a folder in a store are listed once.
         self._there = folder.files() if is_remote(folder) else {}
 
     def file(self, record: Record, column: str) -> AnyPath:

@@ -153,7 +153,6 @@ class PairExamples(ExampleSource):
         data: ImageTextPairs,
         pad_id: int,
     ):
-        """Takes the rows and their texts as tokens, [rows]."""
         self._rows = rows
         self._texts = texts
         self._data = data
@@ -172,7 +171,6 @@ class PairExamples(ExampleSource):
         return self._row((pixels - self._mean) / self._std, self._texts[index], 1.0)
 
     def blank(self) -> Batch:
-        """Returns a row of the same shapes whose weight is 0."""
         pixels = np.zeros((*self._data.image_size, self._data.channels), np.float32)
         return self._row(pixels, self._texts[0], 0.0)
 

@@ -130,14 +130,7 @@ class Clips(ClipTable):
 
 
 class ClipExamples(SizedExamples):
-    """Clips and their labels.
-
-    Args:
-        config: How clips are read.
-        clips: The clips.
-        labels: The labels of each, int32 [labels].
-        tokenizer: Decodes labels, for error rates.
-    """
+    """Clips, each of which is read on access, and their labels, int32 [labels] each."""
 
     def __init__(
         self,

@@ -126,11 +126,7 @@ class LabelledClips(ClipTable):
 class LabelledClipExamples(SizedExamples):
     """Clips, each of which is read on access, and the numbers of their labels.
 
-    Args:
-        config: How clips are read.
-        clips: The clips.
-        labels: The label of each, int32.
-        at_random: Whether a part of a longer clip is chosen at random; otherwise its beginning.
+    Of a longer clip, a part is read that is chosen at random, or its beginning.
     """
 
     def __init__(

@@ -190,12 +190,7 @@ def sound_names(folder: AnyPath) -> list[str]:
 
 
 class MaskedSoundExamples(SizedExamples):
-    """Sounds, cut at random to the longest that is allowed, with masked spans.
-
-    Args:
-        config: How sounds are read.
-        recordings: The sounds.
-    """
+    """Sounds, cut at random to the longest that is allowed, with masked spans."""
 
     def __init__(self, config: MaskedSounds, recordings: Sequence[Recording]):
         self.recordings = recordings
@@ -224,7 +219,6 @@ class MaskedSoundExamples(SizedExamples):
         }
 
     def blank(self) -> Batch:
-        """Returns a row of the same shapes without masked frames."""
         row = self.read(0, np.random.default_rng(0))
         return row | {"masked": np.zeros_like(row["masked"])}
 
@@ -235,17 +229,7 @@ def masked_spans(
     r"""Draws spans of equal length that may overlap, as `functional.span_mask` does.
 
     Of a row with T frames, :math:`\lfloor p T / s + u \rfloor` different starts are drawn, with u
-    between 0 and 1: at least `min_spans`, and at most T / s.
-
-    Args:
-        rng: The random generator.
-        frames: T, at least s.
-        probability: p, the share that is covered if no spans overlap.
-        span: s, the frames of a span.
-        min_spans: The spans, at least.
-
-    Returns:
-        bool `[T]`, True where a span lies.
+    between 0 and 1: at least `min_spans`, and at most T / s. Returns bool `[T]`, True in a span.
     """
     starts = frames - span + 1
     count = max(int(probability * frames / span + rng.random()), min_spans)
@@ -257,16 +241,10 @@ def masked_spans(
 
 
 def sampled_negatives(rng: np.random.Generator, masked: np.ndarray, count: int) -> np.ndarray:
-    """Draws other masked frames of a row for each masked frame, uniformly and with replacement.
+    """Draws K other masked frames of a row for each masked frame, uniformly and with replacement.
 
-    Args:
-        rng: The random generator.
-        masked: bool `[T]`.
-        count: K, the frames that are drawn for each.
-
-    Returns:
-        int32 `[T, K]`; 0 for frames that are not masked, and the frame itself if it is the only
-        one.
+    Returns int32 `[T, K]`: 0 for frames that are not masked, and the frame itself if it is the only
+    one.
     """
     found = np.zeros((len(masked), count), np.int32)
     places = np.flatnonzero(masked)

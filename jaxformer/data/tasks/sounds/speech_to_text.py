@@ -145,14 +145,7 @@ class SpeechToText(ClipTable):
 
 
 class SpeechToTextExamples(WritingExamples):
-    """Clips, each of which is read on access, and their tokens.
-
-    Args:
-        config: How clips are read.
-        clips: The clips.
-        inputs: The decoder inputs of each, int32 [tokens].
-        tokenizer: Has the token that ends a text.
-    """
+    """Clips, each of which is read on access, and their decoder inputs, int32 [tokens] each."""
 
     def __init__(
         self,
@@ -172,8 +165,6 @@ class SpeechToTextExamples(WritingExamples):
         return len(self._clips)
 
     def read(self, index: int, rng: np.random.Generator) -> Batch:
-        """Returns the spectrogram of a clip, the decoder's inputs, "targets" and "weights"."""
-        del rng
         config, inputs = self.config, self._inputs[index]
         waveform = read_sound(self._clips[index].file, config.sampling_rate)
         with jax.default_device(jax.local_devices(backend="cpu")[0]):

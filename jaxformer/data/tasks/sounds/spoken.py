@@ -136,16 +136,7 @@ def _sentence(rng: np.random.Generator) -> str:
 
 
 def say(text: str, voice: Voice, sampling_rate: int) -> np.ndarray:
-    """Returns a sentence as samples between -1 and 1, float32 [S].
-
-    Args:
-        text: What is said.
-        voice: The voice.
-        sampling_rate: Samples per second.
-
-    Raises:
-        DataError: eSpeak NG has no such voice.
-    """
+    """Returns a sentence as samples between -1 and 1, float32 [S]."""
     library, rate = _espeak()
     return np.clip(resampled(_said(library, text, voice), rate, sampling_rate), -1, 1)
 

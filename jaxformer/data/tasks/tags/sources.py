@@ -95,15 +95,8 @@ def read_columns(
     """Yields the sentences of a column file as CoNLL's shared tasks distribute them.
 
     A line has the fields of a word between blanks or tabs; an empty line ends a sentence. Lines
-    that begin with -DOCSTART- are left out.
-
-    Args:
-        path: The file.
-        malformed: Receives a message for each sentence in which a line's number of fields differs
-            from the first line's; the sentence is left out. None: such a line is an error.
-
-    Raises:
-        DataError: The file cannot be read, or such a line is an error; names the file and the line.
+    that begin with -DOCSTART- are left out. A sentence in which a line's number of fields differs
+    from the first line's is reported to `malformed` and left out; without it, it is an error.
     """
     width = None
 
