@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import grain
 
-from jaxformer.checks import FRACTION, Rule, at_least, check_fields, check_types, optional, rule_of
+from jaxformer.checks import FRACTION, Rule, at_least, check_fields, check_types, optional
 from jaxformer.data.dataset import Dataset, ExampleSource, hash_of
 from jaxformer.data.labels import load_labels, shown
 from jaxformer.data.ramp import Phase, Stage, phases_of
@@ -127,7 +127,6 @@ class Data(abc.ABC):
             max_validation_batches=optional(at_least(1)),
             prefetch_threads=at_least(1),
             prefetch_batches=at_least(self.prefetch_threads),
-            ramp=rule_of(tuple[Stage, ...]),
         )
         # A length that comes from the checkpoint is checked later.
         if self.ramp and getattr(self, "sequence_length", 0) is not None:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from jaxformer.checks import check_field, check_types
+from jaxformer.checks import PROBABILITY, check_field, check_fields, check_types
 from jaxformer.data.dataset import Batch, ExampleSource, padded
 from jaxformer.data.text.packing import Joined, Packing, Rows, TokenRow, TokenStream
 from jaxformer.data.tokenizers.special_tokens import Role
@@ -183,7 +183,7 @@ class PrefixLM(RowObjective):
 
     def __post_init__(self):
         check_types(self)
-        check_field(self, "min_fraction", 0 <= self.min_fraction <= 1, "between 0 and 1")
+        check_fields(self, min_fraction=PROBABILITY)
         in_order = self.min_fraction <= self.max_fraction <= 1
         check_field(self, "max_fraction", in_order, "between min_fraction and 1")
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from jaxformer.checks import POSITIVE, check_field, check_fields, check_types
+from jaxformer.checks import POSITIVE, PROBABILITY, RATE, check_fields, check_types
 from jaxformer.data.objectives.base import Seq2SeqObjective
 from jaxformer.data.tokenizers.special_tokens import Role
 from jaxformer.data.tokenizers.specs import Tokenizer
@@ -44,9 +44,7 @@ class Denoising(Seq2SeqObjective):
 
     def __post_init__(self):
         check_types(self)
-        check_field(self, "mask_ratio", 0 <= self.mask_ratio <= 1, "between 0 and 1")
-        check_fields(self, mean_span=POSITIVE)
-        check_field(self, "deletion", 0 <= self.deletion < 1, "at least 0 and below 1")
+        check_fields(self, mask_ratio=PROBABILITY, mean_span=POSITIVE, deletion=RATE)
 
     def raw_length(self, sequence_length):
         return sequence_length - 2

@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from jaxformer.checks import check_field, check_types
+from jaxformer.checks import PROBABILITY, at_least, check_field, check_fields, check_types, optional
 from jaxformer.data.dataset import Batch
 from jaxformer.data.objectives.base import RowObjective
 from jaxformer.data.text.packing import TokenRow
@@ -65,11 +65,9 @@ class MaskedLM(RowObjective):
     def __post_init__(self):
         check_types(self)
         check_field(self, "rate", 0 < self.rate <= 1, "above 0 and at most 1")
-        check_field(self, "mask_share", 0 <= self.mask_share <= 1, "between 0 and 1")
+        check_fields(self, mask_share=PROBABILITY, max_span=optional(at_least(1)))
         left = 1 - self.mask_share
         check_field(self, "random_share", 0 <= self.random_share <= left + 1e-9, f"0 to {left:g}")
-        valid = self.max_span is None or self.max_span >= 1
-        check_field(self, "max_span", valid, "at least 1, or None")
 
     def raw_length(self, sequence_length):
         return sequence_length - 2

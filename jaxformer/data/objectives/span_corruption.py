@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from jaxformer.checks import at_least, check_field, check_fields, check_types, optional
+from jaxformer.checks import FRACTION, at_least, check_field, check_fields, check_types, optional
 from jaxformer.data.objectives.base import Seq2SeqObjective
 from jaxformer.data.tokenizers.special_tokens import NUM_SENTINELS, Role
 from jaxformer.errors import ConfigError
@@ -50,8 +50,7 @@ class SpanCorruption(Seq2SeqObjective):
 
     def __post_init__(self):
         check_types(self)
-        check_fields(self, target_length=optional(at_least(1)))
-        check_field(self, "noise_density", 0 < self.noise_density < 1, "between 0 and 1")
+        check_fields(self, target_length=optional(at_least(1)), noise_density=FRACTION)
         # Every span needs a remaining token before it.
         least = max(1.0, self.noise_density / (1 - self.noise_density))
         long_enough = least <= self.mean_span < math.inf

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from jaxformer.checks import at_least, check_field, check_fields, one_of
+from jaxformer.checks import at_least, check_field, check_fields
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, ExampleSource, hash_of, padded
 from jaxformer.data.objectives.base import after_prefix, teacher_forced
@@ -136,10 +136,7 @@ class Algorithmic(Data):
         super().__post_init__()
         check_task(self.task, "data.task")
         least = self.rule.shortest
-        layouts = ("decoder", "prefix", "encoder_decoder")
-        check_fields(
-            self, "data", length=at_least(least), num_rows=at_least(1), layout=one_of(layouts)
-        )
+        check_fields(self, "data", length=at_least(least), num_rows=at_least(1))
         if self.min_length is not None:
             fits = least <= self.min_length <= self.length
             check_field(self, "min_length", fits, f"from {least} to length = {self.length}", "data")

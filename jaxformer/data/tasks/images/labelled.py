@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.checks import POSITIVE, check_field, check_fields, check_types
+from jaxformer.checks import POSITIVE, PROBABILITY, at_least, check_fields, check_types
 from jaxformer.data.bad_rows import OnBadRow, with_skip_advice
 from jaxformer.data.base import Data, Datasets
 from jaxformer.data.dataset import Batch, ExampleSource
@@ -58,7 +58,7 @@ class RandomCrop(Augmentation):
 
     def __post_init__(self):
         check_types(self)
-        check_field(self, "padding", self.padding >= 1, "at least 1")
+        check_fields(self, padding=at_least(1))
 
     def __call__(self, example, rng, other):
         height, width, _ = example.image.shape
@@ -77,7 +77,7 @@ class HorizontalFlip(Augmentation):
 
     def __post_init__(self):
         check_types(self)
-        check_field(self, "probability", 0 <= self.probability <= 1, "between 0 and 1")
+        check_fields(self, probability=PROBABILITY)
 
     def __call__(self, example, rng, other):
         flips = rng.random() < self.probability
