@@ -82,16 +82,10 @@ def _is_lost(error: BaseException) -> bool:
 
 
 def _refusal(error: BaseException) -> str:
-    """Describes why a store refused a request and what to do, or returns None."""
-    names = {kind.__name__ for kind in type(error).__mro__}
-    if names & _NO_CREDENTIALS:
-        return (
-            f"there are no credentials ({first_line(error)}); set those of the store "
-            "(docs/storage.md)"
-        )
-    if isinstance(error, PermissionError):
-        return (
-            f"the store refuses ({first_line(error)}); use credentials that may read and write "
-            "the bucket"
-        )
-    return f"the store refuses ({first_line(error)})"
+    """Describes why a store refused a request and what to do."""
+    cause = first_line(error)
+    if _NO_CREDENTIALS & {kind.__name__ for kind in type(error).__mro__}:
+        return f"there are no credentials ({cause}); set those of the store (docs/storage.md)"
+    allowed = not isinstance(error, PermissionError)
+    remedy = "" if allowed else "; use credentials that may read and write the bucket"
+    return f"the store refuses ({cause}){remedy}"

@@ -75,13 +75,13 @@ def object_info(path: "RemotePath") -> "ObjectInfo":
 
 def read_bytes(path: str | os.PathLike) -> bytes:
     """Returns the contents of a file."""
-    if is_remote(path):
-        return _object_bytes(any_path(path, "file"))
-    path = ordinary_file(path)
+    path = any_path(path, "file") if is_remote(path) else ordinary_file(path)
     try:
         return path.read_bytes()
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from error
+        if is_remote(path):
+            object_info(path)
+        raise DataError(f"{path}: {error.strerror or 'cannot be read'}") from error
     except MemoryError:
         raise DataError(f"{path}: {path.stat().st_size:,} bytes do not fit in memory") from None
 
@@ -257,16 +257,6 @@ def _place(name: Path) -> tuple[int, int, str]:
     """
     rank = 2 + LAST.index(name.name) if name.name in LAST else name.name.endswith(".index.json")
     return int(rank), -len(name.parts), str(name)
-
-
-def _object_bytes(path: "RemotePath") -> bytes:
-    try:
-        return path.read_bytes()
-    except (FileNotFoundError, IsADirectoryError):
-        object_info(path)
-        raise DataError(f"{path} cannot be read") from None
-    except MemoryError:
-        raise DataError(f"{path}: {path.stat().st_size:,} bytes do not fit in memory") from None
 
 
 def sha256_of(path: str | os.PathLike) -> str:
