@@ -24,6 +24,7 @@ from jaxformer.config.options import child, current_name, groups, keep_moved_fie
 from jaxformer.errors import ArgumentError, ConfigError, did_you_mean
 from jaxformer.io.components import all_types, source_of, type_name, union_members
 from jaxformer.io.paths import check_paths
+from jaxformer.io.serialization import default_of
 
 
 def parse(default: Any, arguments: Sequence[str], prog: str) -> Any:
@@ -119,15 +120,11 @@ def component_choices(owner: Any, name: str) -> dict[str, Any]:
 def _has_models(kind: type) -> bool:
     """Whether a class requires components that contain lists of components, as composites do."""
     fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
-    needed = [field.name for field in fields if _is_needed(field)]
+    needed = [field.name for field in fields if default_of(field) is dataclasses.MISSING]
     # Annotations of user code are only evaluated when needed.
     hints = typing.get_type_hints(kind) if needed else {}
     parts = [part for name in needed for part in union_members(hints[name]) if all_types(part)]
     return any(_is_tuple(hint) for part in parts for hint in typing.get_type_hints(part).values())
-
-
-def _is_needed(field: dataclasses.Field) -> bool:
-    return field.default is field.default_factory is dataclasses.MISSING
 
 
 def _is_tuple(hint: Any) -> bool:
@@ -210,12 +207,9 @@ def _unvalidated(kind: type) -> Any:
     """Returns an instance without its required fields, which tyro sets before validation."""
     instance = object.__new__(kind)
     for field in dataclasses.fields(kind):
-        value: Any = tyro.MISSING
-        if field.default is not dataclasses.MISSING:
-            value = field.default
-        elif field.default_factory is not dataclasses.MISSING:
-            value = field.default_factory()
-        object.__setattr__(instance, field.name, value)
+        default = default_of(field)
+        missing = default is dataclasses.MISSING
+        object.__setattr__(instance, field.name, tyro.MISSING if missing else default)
     return instance
 
 

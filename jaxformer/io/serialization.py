@@ -97,7 +97,7 @@ def _component(
                 f"{where}.{name}: {kind.__name__} has no such field; its fields are "
                 f"{', '.join(fields)}{did_you_mean(name, fields)}"
             )
-    required = [name for name, field in fields.items() if _default(field) is dataclasses.MISSING]
+    required = [name for name, field in fields.items() if default_of(field) is dataclasses.MISSING]
     if missing := [name for name in required if name not in given]:
         raise ConfigError(f"{where}: {kind.__name__} needs {', '.join(missing)}.")
     hints = _hints(kind)
@@ -217,12 +217,13 @@ def summary(value: Any) -> str:
     shown = [
         f"{field.name}={summary(getattr(value, field.name))}"
         for field in dataclasses.fields(value)
-        if field.init and getattr(value, field.name) != _default(field)
+        if field.init and getattr(value, field.name) != default_of(field)
     ]
     return f"{type(value).__name__}({', '.join(shown)})"
 
 
-def _default(field: dataclasses.Field) -> Any:
+def default_of(field: dataclasses.Field) -> Any:
+    """Returns the default of a field, or `dataclasses.MISSING`."""
     made = field.default_factory is not dataclasses.MISSING
     return field.default_factory() if made else field.default
 
