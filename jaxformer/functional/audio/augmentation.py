@@ -103,11 +103,10 @@ def spec_augment(
     sizes = assert_axes(features=(features, "B T M"))
     assert_floating(features=features)
     assert_keys(key=key)
-    numbers = num_time_masks, time_width, num_feature_masks, feature_width
-    names = "num_time_masks", "time_width", "num_feature_masks", "feature_width"
-    times, time_width, bands, feature_width = (
-        static(name, value, at_least(0)) for name, value in zip(names, numbers, strict=True)
-    )
+    times = static("num_time_masks", num_time_masks, at_least(0))
+    time_width = static("time_width", time_width, at_least(0))
+    bands = static("num_feature_masks", num_feature_masks, at_least(0))
+    feature_width = static("feature_width", feature_width, at_least(0))
     share = static("max_time_share", max_time_share, PROBABILITY)
     if feature_width > sizes["M"]:
         raise ArgumentError(f"feature_width = {feature_width}: must be at most {sizes['M']}")

@@ -133,19 +133,14 @@ class ImageTable(ImageSource):
             raise DataError(
                 f"{self.path} is not a table: expected {', '.join(TABLES)}, or a folder"
             )
-        files = []
-        names = []
-        labels = []
-        named = NamedImages(table.parent)
+        rows, named = [], NamedImages(table.parent)
         for record in read_records(table):
             columns = (self.image,) if self.image else None
             (column,) = columns or recognised(record, IMAGE_COLUMNS, _OPTION, (self.label,))
-            file, name = file_of(record, column, named)
-            files.append(file)
-            names.append(name)
-            labels.append(label_of(record, self.label))
-        if not files:
+            rows.append((*file_of(record, column, named), label_of(record, self.label)))
+        if not rows:
             raise DataError(f"{table} has no rows")
+        files, names, labels = map(list, zip(*rows, strict=True))
         return ImageSet(names, labels, _decoder(files, size, channels, scaling))
 
 

@@ -144,7 +144,7 @@ class MaskedSounds(TaskData[Recording]):
             def recording(file: AnyPath) -> Recording:
                 return self._recording(file, str(file.relative_to(place)), str(file))
 
-            return read_rows(source, recording, self.on_bad_row, lambda _: files, "sounds")
+            return read_rows(source, recording, self.on_bad_row, lambda malformed: files, "sounds")
         named = NamedImages(place.parent)
         columns: list[str] = []
 
