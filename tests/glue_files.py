@@ -18,20 +18,24 @@ def write_table(file: Path, header: str | None, rows, end: str = "\n") -> None:
     file.write_text(end.join(lines) + end, encoding="utf-8", newline="")
 
 
+def _splits(folder, header, rows, train, dev):
+    """Writes the first rows as both labelled splits of a task."""
+    write_table(folder / "train.tsv", header, rows[:train])
+    write_table(folder / "dev.tsv", header, rows[:dev])
+
+
 def _cola(root, train, dev, test):
     folder = root / "CoLA"
-    for name, count in (("train", train), ("dev", dev)):
-        rows = [("gj04", n % 2, "" if n % 2 else "*", sentence(n)) for n in range(count)]
-        write_table(folder / f"{name}.tsv", None, rows)
+    rows = [("gj04", n % 2, "" if n % 2 else "*", sentence(n)) for n in range(max(train, dev))]
+    _splits(folder, None, rows, train, dev)
     queries = [(n, sentence(n)) for n in range(test)]
     write_table(folder / "test.tsv", "index | sentence", queries)
 
 
 def _sst2(root, train, dev, test):
     folder = root / "SST-2"
-    for name, count in (("train", train), ("dev", dev)):
-        rows = [(sentence(n) + " ", n % 2) for n in range(count)]
-        write_table(folder / f"{name}.tsv", "sentence | label", rows)
+    rows = [(sentence(n) + " ", n % 2) for n in range(max(train, dev))]
+    _splits(folder, "sentence | label", rows, train, dev)
     write_table(folder / "test.tsv", "index | sentence", [(n, sentence(n)) for n in range(test)])
 
 
@@ -68,9 +72,9 @@ def as_microsoft_does(root: Path, ids: bool = True) -> None:
 
 def _qqp(root, train, dev, test):
     folder, header = root / "QQP", "id | qid1 | qid2 | question1 | question2 | is_duplicate"
-    for name, count in (("train", train), ("dev", dev)):
-        rows = [(n, n, n + 1, sentence(n), sentence(n + 3), n % 2) for n in range(count)]
-        write_table(folder / f"{name}.tsv", header, rows)
+    count = max(train, dev)
+    rows = [(n, n, n + 1, sentence(n), sentence(n + 3), n % 2) for n in range(count)]
+    _splits(folder, header, rows, train, dev)
     with (folder / "train.tsv").open("a") as file:  # a line break within a question
         file.write("91\t92\t93\tHow do I\n\nread this?\tHow do I read it?\t1\n")
     queries = [(n, sentence(n), sentence(n + 4)) for n in range(test)]
@@ -83,21 +87,11 @@ def _stsb(root, train, dev, test):
     folder = root / "STS-B"
 
     def row(n):
-        return (
-            n,
-            "news",
-            "MSRpar",
-            "2012test",
-            f"{n:04}",
-            "none",
-            "none",
-            sentence(n),
-            sentence(9),
-        )
+        about = ("news", "MSRpar", "2012test", f"{n:04}", "none", "none")
+        return (n, *about, sentence(n), sentence(9))
 
-    for name, count in (("train", train), ("dev", dev)):
-        rows = [(*row(n), f"{n % 11 / 2:.3f}") for n in range(count)]
-        write_table(folder / f"{name}.tsv", header + " | score", rows)
+    rows = [(*row(n), f"{n % 11 / 2:.3f}") for n in range(max(train, dev))]
+    _splits(folder, header + " | score", rows, train, dev)
     write_table(folder / "test.tsv", header, [row(n) for n in range(test)])
 
 
@@ -107,18 +101,8 @@ def _mnli(root, train, dev, test):
     labels, folder = ("neutral", "contradiction", "entailment"), root / "MNLI"
 
     def row(n):
-        return (
-            n,
-            f"{n}n",
-            f"{n}n",
-            "fiction",
-            "( a",
-            "( b",
-            "(R a",
-            "(R b",
-            sentence(n),
-            sentence(3),
-        )
+        about = (f"{n}n", f"{n}n", "fiction", "( a", "( b", "(R a", "(R b")
+        return (n, *about, sentence(n), sentence(3))
 
     rows = [(*row(n), labels[n % 3], labels[n % 3]) for n in range(train)]
     write_table(folder / "train.tsv", header + " | label1 | gold_label", rows)
@@ -133,10 +117,9 @@ def _mnli(root, train, dev, test):
 
 def _pairs(title, columns, labels):
     def write(root, train, dev, test):
-        header = f"index | {columns} | label"
-        for name, count in (("train", train), ("dev", dev)):
-            rows = [(n, sentence(n), sentence(n + 1), labels[n % 2]) for n in range(count)]
-            write_table(root / title / f"{name}.tsv", header, rows)
+        count = max(train, dev)
+        rows = [(n, sentence(n), sentence(n + 1), labels[n % 2]) for n in range(count)]
+        _splits(root / title, f"index | {columns} | label", rows, train, dev)
         queries = [(n, sentence(n), sentence(n + 1)) for n in range(test)]
         write_table(root / title / "test.tsv", f"index | {columns}", queries)
 

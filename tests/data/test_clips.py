@@ -12,6 +12,7 @@ from jaxformer.data import Characters
 from jaxformer.data.sound import read_sound
 from jaxformer.data.tasks import Clips, Spelling
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.io.tables import write_table
 from jaxformer.models.heads.base import HeadResult, Predictions
 from jaxformer.models.heads.metrics import transcript_scores
 
@@ -28,11 +29,7 @@ def folder(tmp_path):
 
 
 def write(folder, name, rows):
-    if name.endswith("jsonl"):
-        lines = [json.dumps(row) for row in rows]
-    else:
-        lines = [",".join(rows[0]), *(",".join(f'"{x}"' for x in row.values()) for row in rows)]
-    (folder / name).write_text("\n".join(lines) + "\n")
+    write_table(folder / name, lambda: iter(rows))
     return str(folder / name)
 
 

@@ -86,13 +86,6 @@ def test_regression(config, tmp_path):
     assert data.labels == ()
 
 
-def test_the_last_batch_is_filled_with_rows_of_no_weight(config, tmp_path):
-    data = config.prepare(tmp_path / "run")
-    batches = list(data.validation.epoch())
-    assert {batch["label_weights"].shape for batch in batches} == {(4,)}
-    assert sum(batch["label_weights"].sum() for batch in batches) == data.validation.num_rows
-
-
 def test_other_labels_in_the_same_folder_are_refused(tmp_path):
     save_labels(tmp_path, ["a", "b"])
     assert save_labels(tmp_path, ["a", "b"]) == ("a", "b")

@@ -113,14 +113,20 @@ def test_a_question_without_an_answer_points_at_the_first_token(config, tmp_path
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[]", "not in SQuAD's form"),
-        ("{", "not valid JSON"),
-        ('{"data": []}', "has no rows"),
+        ("[]", ": not in SQuAD's form"),
+        ('{"data": [5]}', ": not in SQuAD's form"),
+        ('{"data": {"a": 1}}', ": not in SQuAD's form"),
+        ("{", ": not valid JSON"),
+        ("[" * 9999, ": not valid JSON"),
+        ('{"data": 9%s}' % ("9" * 5000), ": not valid JSON"),
+        ('{"question": "a", "context": "b", "answers": []}\n{"que\n', ":2: not valid JSON"),
+        ('{"data": []}', " has no rows"),
     ],
+    ids=lambda text: text[:20],
 )
 def test_other_files_are_refused(tmp_path, text, message):
     (tmp_path / "a.json").write_text(text)
-    with pytest.raises(DataError, match=rf"a\.json.* {message}"):
+    with pytest.raises(DataError, match=rf"a\.json{message}"):
         read_questions(tmp_path / "a.json")
 
 
@@ -163,15 +169,6 @@ def test_malformed_answers_are_refused(tmp_path, answers):
         read_questions(file)
 
 
-@pytest.mark.parametrize(
-    "text", ["[" * 9999, '{"data": 9%s}' % ("9" * 5000), '{"data": [5]}', '{"data": {"a": 1}}']
-)
-def test_hostile_files_are_refused(tmp_path, text):
-    (tmp_path / "a.json").write_text(text)
-    with pytest.raises(DataError, match=r"a\.json: not "):
-        read_questions(tmp_path / "a.json")
-
-
 def flat_rows(folder):
     """The questions as `datasets` has them, with all answers of a row in two lists."""
     return [
@@ -205,15 +202,6 @@ def test_every_form_of_the_same_questions(form, tmp_path):
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
     else:
         file.write_text(texts[form])
-    expected = [question[1:] for question in map(_fields, read_questions(squad(tmp_path)))]
-    assert [question[1:] for question in map(_fields, read_questions(str(file)))] == expected
-
-
-def _fields(question):
-    return dataclasses.astuple(question)
-
-
-def test_a_line_that_is_not_json_is_named(tmp_path):
-    (tmp_path / "a.json").write_text('{"question": "a", "context": "b", "answers": []}\n{"que\n')
-    with pytest.raises(DataError, match=r"a\.json:2: not valid JSON"):
-        read_questions(str(tmp_path / "a.json"))
+    expected = read_questions(squad(tmp_path))
+    found = [dataclasses.replace(question, where="") for question in read_questions(str(file))]
+    assert found == [dataclasses.replace(question, where="") for question in expected]

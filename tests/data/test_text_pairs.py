@@ -7,6 +7,7 @@ import pytest
 from jaxformer.data import Bytes, TokenizerFile
 from jaxformer.data.tasks import BLEU, ROUGE, AnswerMatch, AnswerText, ParallelText, SummaryText
 from jaxformer.errors import DataError
+from jaxformer.io.tables import write_table
 
 ROWS = [
     {"article": f'Story {n}.\nIt was "long", said no one.', "highlights": f"A story {n}"}
@@ -15,19 +16,8 @@ ROWS = [
 
 
 def write_rows(folder, ending, rows=ROWS):
-    file = folder / f"train{ending}"
-    if ending == ".jsonl":
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    elif ending == ".csv":
-        quoted = [[text.replace('"', '""') for text in row.values()] for row in rows]
-        lines = ['"' + '","'.join(row) + '"' for row in [list(rows[0]), *quoted]]
-        file.write_text("\n".join(lines) + "\n")
-    else:
-        import pyarrow
-        import pyarrow.parquet
-
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
-    return str(file)
+    write_table(folder / f"train{ending}", lambda: iter(rows))
+    return str(folder / f"train{ending}")
 
 
 def config_for(train, **fields):

@@ -30,6 +30,15 @@ def texts(folder):
     return {path.relative_to(folder).as_posix(): path.read_text() for path in files}
 
 
+def watched(monkeypatch, method):
+    """The names of the paths whose method is called from now on."""
+    names, original = [], getattr(RemotePath, method)
+    monkeypatch.setattr(
+        RemotePath, method, lambda self, file: [names.append(self.name), original(self, file)]
+    )
+    return names
+
+
 @pytest.fixture(params=[pytest.param("bucket", marks=pytest.mark.more), "memory_bucket"])
 def store(request):
     return request.getfixturevalue(request.param)
@@ -40,11 +49,7 @@ def test_a_folder_is_copied_once_and_anew_when_it_changes(store, monkeypatch):
     copy = staged(url)
     assert copy.name == "model"
     assert texts(copy) == {"a": "1", "deep/b": "22"}
-    fetched = []
-    get = RemotePath.get
-    monkeypatch.setattr(
-        RemotePath, "get", lambda self, to: [fetched.append(self.name), get(self, to)]
-    )
+    fetched = watched(monkeypatch, "get")
     assert staged(url) == copy
     assert not fetched
     filled(url, a="x")
@@ -88,10 +93,8 @@ def test_a_copy_that_was_interrupted_goes_on(memory_bucket, monkeypatch, cache):
     left = {path.name for path in cache.rglob("*") if path.is_file()}
     assert "b" not in left
     assert not any(name.endswith(".part") for name in left)
-    again = []
-    monkeypatch.setattr(
-        RemotePath, "get", lambda self, to: [again.append(self.name), get(self, to)]
-    )
+    monkeypatch.setattr(RemotePath, "get", get)
+    again = watched(monkeypatch, "get")
     assert texts(staged(url)) == {"a": "1", "b": "2", "c": "3"}
     assert "b" in again
 
@@ -105,10 +108,7 @@ def test_a_file_that_arrives_short_is_refused(memory_bucket, monkeypatch):
 
 def test_processes_that_ask_at_once_copy_once(memory_bucket, monkeypatch):
     url = filled(f"{memory_bucket}/model", a="1" * 1000)
-    get, fetched = RemotePath.get, []
-    monkeypatch.setattr(
-        RemotePath, "get", lambda self, to: [fetched.append(self.name), get(self, to)]
-    )
+    fetched = watched(monkeypatch, "get")
     threads = [threading.Thread(target=staged, args=(url,)) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -139,11 +139,7 @@ def test_a_mirror_is_compared_with_the_store_without_a_download(bucket, monkeypa
     run = any_path(filled(f"{bucket}/run", labels="a", tokenizer__t="b"), "run")
     home = pull(run, ("tokenizer", "labels"))
     (home / "labels").write_text("c")
-    moved = []
-    put = RemotePath.put
-    monkeypatch.setattr(
-        RemotePath, "put", lambda self, file: [moved.append(self.name), put(self, file)]
-    )
+    moved = watched(monkeypatch, "put")
     for read in ("read_bytes", "get", "open"):
         monkeypatch.setattr(RemotePath, read, None)
     push(home, run, ("tokenizer", "labels"))
