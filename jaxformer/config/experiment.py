@@ -20,12 +20,7 @@ from jaxformer.config.train import TrainConfig
 from jaxformer.config.user_code import import_file, in_one_sentence
 from jaxformer.data import CausalLM, Data, DataConfig, PrefixLM
 from jaxformer.data.labels import shown
-from jaxformer.distributed.sharding import (
-    RULES,
-    MeshConfig,
-    parameter_shardings,
-    row_shards,
-)
+from jaxformer.distributed.sharding import RULES, MeshConfig, parameter_shardings, row_shards
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.io.paths import any_path
 from jaxformer.io.serialization import diff, json_round_trip

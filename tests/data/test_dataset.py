@@ -33,11 +33,7 @@ def order(count, seed, epochs, batch_size=1):
     return np.array(indices[: epochs * count]).reshape(epochs, count)
 
 
-@given(
-    count=st.integers(1, 40),
-    seed=st.integers(0, 2**40),
-    batch_size=st.integers(1, 50),
-)
+@given(count=st.integers(1, 40), seed=st.integers(0, 2**40), batch_size=st.integers(1, 50))
 def test_every_epoch_reads_every_row_once(count, seed, batch_size):
     epochs = order(count, seed, 3, batch_size)
     np.testing.assert_array_equal(np.sort(epochs, axis=1), np.tile(np.arange(count), (3, 1)))

@@ -265,24 +265,15 @@ def test_stages_on_the_command_line():
     [
         ([Stage(4, 5), Stage(4, 5)], "data.ramp.1.until_step = 5"),
         ([Stage(4, 5), Stage(4, 3)], "data.ramp.1.until_step = 3"),
-        (
-            [Stage(4, 5), Stage(4, until_tokens=100)],
-            "data.ramp.1.until_tokens = 100",
-        ),
+        ([Stage(4, 5), Stage(4, until_tokens=100)], "data.ramp.1.until_tokens = 100"),
         ([Stage(4, until_tokens=31)], "data.ramp.0.until_tokens = 31"),
-        (
-            [Stage(4, 2), Stage(4, 5, sequence_length=6)],
-            "data.ramp.1.sequence_length = 6",
-        ),
+        ([Stage(4, 2), Stage(4, 5, sequence_length=6)], "data.ramp.1.sequence_length = 6"),
         ([Stage(4, 2, sequence_length=32)], "data.ramp.0.sequence_length = 32"),
         (
             [Stage(4, 2, sequence_length=8), Stage(4, 5, sequence_length=4)],
             "data.ramp.1.sequence_length = 4",
         ),
-        (
-            [Stage(3, 2, sequence_length=8)],
-            "data.ramp.0.batch_size = 3",
-        ),
+        ([Stage(3, 2, sequence_length=8)], "data.ramp.0.batch_size = 3"),
     ],
 )
 def test_a_stage_that_cannot_be_is_named(ramp, message):

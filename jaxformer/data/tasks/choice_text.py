@@ -11,11 +11,7 @@ from jaxformer.data.bad_rows import read_rows
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.files.lines import encodable
 from jaxformer.data.files.record import Record
-from jaxformer.data.tasks.sequences import (
-    EncodedText,
-    SequenceData,
-    model_inputs,
-)
+from jaxformer.data.tasks.sequences import EncodedText, SequenceData, model_inputs
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import DataError
 
@@ -137,11 +133,7 @@ class ChoiceExamples(ExampleSource):
     """Tokenised choices, each padded to a length, with the number of the right one."""
 
     def __init__(
-        self,
-        rows: Sequence[Sequence[EncodedText]],
-        labels: Sequence[int],
-        length: int,
-        pad_id: int,
+        self, rows: Sequence[Sequence[EncodedText]], labels: Sequence[int], length: int, pad_id: int
     ):
         self._rows = rows
         self._labels = labels

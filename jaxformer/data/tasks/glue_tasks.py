@@ -50,18 +50,10 @@ _BOTH = ("f1", "accuracy")
 
 TASKS = {
     "cola": GlueTask(
-        "CoLA",
-        ("sentence",),
-        "1",
-        ("matthews",),
-        hub_labels=("unacceptable", "acceptable"),
+        "CoLA", ("sentence",), "1", ("matthews",), hub_labels=("unacceptable", "acceptable")
     ),
     "sst2": GlueTask(
-        "SST-2",
-        ("sentence",),
-        "label",
-        _ACCURACY,
-        hub_labels=("negative", "positive"),
+        "SST-2", ("sentence",), "label", _ACCURACY, hub_labels=("negative", "positive")
     ),
     "mrpc": GlueTask(
         "MRPC",

@@ -159,12 +159,7 @@ def weight_norm(direction: jax.Array, magnitude: jax.Array) -> jax.Array:
 
 
 def channel_norm(
-    x: jax.Array,
-    scale: jax.Array,
-    bias: jax.Array,
-    valid: jax.Array | None = None,
-    *,
-    eps: float,
+    x: jax.Array, scale: jax.Array, bias: jax.Array, valid: jax.Array | None = None, *, eps: float
 ) -> jax.Array:
     r"""Normalizes each channel of each row over time to mean 0 and variance 1.
 

@@ -20,12 +20,7 @@ from jaxformer.data.tasks.images.pixels import (
     scaled_pixels,
 )
 from jaxformer.data.tasks.images.sources import NamedImages, decodable
-from jaxformer.data.tasks.sequences import (
-    EncodedText,
-    RowEncoder,
-    SpecialTokens,
-    model_inputs,
-)
+from jaxformer.data.tasks.sequences import EncodedText, RowEncoder, SpecialTokens, model_inputs
 from jaxformer.data.tokenizers.specs import TokenizerSpec, TrainTokenizer
 from jaxformer.errors import DataError
 from jaxformer.extras import optional_module

@@ -9,11 +9,7 @@ import numpy as np
 from jaxformer.checks import at_least, check_fields, optional
 from jaxformer.data.bad_rows import map_rows, read_rows
 from jaxformer.data.labels import Classes, in_order, numbered
-from jaxformer.data.tasks.sequences import (
-    EncodedText,
-    SequenceData,
-    SequenceExamples,
-)
+from jaxformer.data.tasks.sequences import EncodedText, SequenceData, SequenceExamples
 from jaxformer.data.tasks.tags.sources import PythonTokens, Sentence, TagSource
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
 
