@@ -255,12 +255,7 @@ class TrainConfig:
     """Steps between samples during training, logged as text; None samples only at the end."""
 
     def for_rows(self, rows: int, data: Data) -> "TrainConfig":
-        """Returns a copy with `steps` computed from `epochs`.
-
-        Args:
-            rows: Number of rows of the training data.
-            data: The data settings, which determine how many rows a step reads.
-        """
+        """Returns a copy with the `steps` that read the training rows `epochs` times."""
         if self.steps is not None:
             return self
         return replace(self, steps=data.steps_for(self.epochs * rows))

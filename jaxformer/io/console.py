@@ -24,13 +24,7 @@ def console() -> Console:
 
 
 def plain_table(*titles: str, no_wrap: bool = False, **options: Any) -> Table:
-    """Returns a table without a frame; columns whose titles end in ">" are right-aligned.
-
-    Args:
-        titles: The titles of the columns.
-        no_wrap: Whether each cell stays on one line.
-        options: Further options of `rich.table.Table`.
-    """
+    """Returns a table without a frame; columns whose titles end in ">" are right-aligned."""
     table = Table(**{"box": None, "pad_edge": False, **options})
     for title in titles:
         justify = "right" if title.endswith(">") else "left"

@@ -88,15 +88,9 @@ def read_bytes(path: str | os.PathLike) -> bytes:
 
 @contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[Path]:
-    """Context manager for a temporary file that replaces `path` once it is complete.
+    """Yields a temporary file, which replaces `path` once it is complete.
 
     Several processes may write at once: a reader always sees one complete file.
-
-    Yields:
-        The temporary file to write, in the same folder.
-
-    Raises:
-        DataError: The disk is full or cannot be written to; `path` is unchanged.
     """
     if is_remote(path):
         with _scratch() as home:

@@ -48,13 +48,7 @@ def pull(run_dir: "RemotePath", names: Collection[str]) -> Path:
 def push(folder: Path, remote: "RemotePath", names: Collection[str] | None = None) -> None:
     """Uploads files that are missing in the store or not known to have the same bytes there.
 
-    Args:
-        folder: A local folder.
-        remote: The corresponding remote folder.
-        names: The files and folders to upload; None uploads all but hidden ones.
-
-    Raises:
-        StorageError: The store cannot be reached or refuses the request.
+    Without `names`, these are all files and folders but hidden ones.
     """
     there = remote.files()
 

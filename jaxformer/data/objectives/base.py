@@ -41,11 +41,7 @@ class Objective(abc.ABC):
     """The number of tokens of a row if neither the experiment nor the model sets it."""
 
     def before_documents(self, tokenizer: Tokenizer) -> tuple[int, ...]:
-        """Returns the tokens with which each document begins.
-
-        Args:
-            tokenizer: The tokenizer of the stream.
-        """
+        """Returns the tokens with which each document begins."""
         del tokenizer
         return ()
 
@@ -54,11 +50,7 @@ class Objective(abc.ABC):
         return {"inputs": sequence_length}
 
     def start_id(self, tokenizer: Tokenizer) -> int | None:
-        """Returns the first input of the decoder of an encoder-decoder; None without one.
-
-        Args:
-            tokenizer: The tokenizer of the stream.
-        """
+        """Returns the first input of the decoder of an encoder-decoder; None without one."""
         del tokenizer
 
     def raw_length(self, sequence_length: int) -> int:
@@ -203,11 +195,7 @@ class Seq2SeqObjective(RowObjective):
 
     @abc.abstractmethod
     def corruption(self, tokenizer: Tokenizer) -> Corruption:
-        """Returns the function from the tokens of a text to the source and the targets.
-
-        Args:
-            tokenizer: Has the ids of special tokens.
-        """
+        """Returns the function from the tokens of a text to the source and the targets."""
 
     def bind(self, tokenizer, sequence_length):
         corrupted = self.corruption(tokenizer)
@@ -249,16 +237,8 @@ def teacher_forced(
 
     decoder_inputs[0] = start,  decoder_inputs[t] = targets[t - 1]
 
-    Args:
-        source: int [s], the encoder's inputs.
-        targets: int [t], the decoder's targets.
-        lengths: S >= s of "inputs" and T >= t of "decoder_inputs".
-        pad_id: The padding token.
-        start_id: The token before the first target.
-
-    Returns:
-        "inputs" and "segments" int32 [S]; "decoder_inputs", "decoder_segments" and "targets"
-        int32 [T]; "weights" float32 [T]. Segments are 1, and 0 at padding.
+    These are "inputs" and "segments" int32 [S]; "decoder_inputs", "decoder_segments" and "targets"
+    int32 [T]; "weights" float32 [T]. Segments are 1, and 0 at padding.
     """
     size = lengths["inputs"]
     decoder_size = lengths["decoder_inputs"]

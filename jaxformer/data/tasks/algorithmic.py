@@ -153,12 +153,7 @@ class Algorithmic(Data):
         return {"inputs": 2 * self.length}
 
     def of_length(self, length: int, num_rows: int) -> "Algorithmic":
-        """Returns data for evaluation: inputs of exactly `length` symbols, all for validation.
-
-        Args:
-            length: The number of symbols of every input.
-            num_rows: The number of examples.
-        """
+        """Returns `num_rows` examples for validation, with inputs of exactly `length` symbols."""
         own = {"length": length, "min_length": length, "num_rows": 2 * num_rows}
         return replace(self, **own, validation_fraction=0.5)
 

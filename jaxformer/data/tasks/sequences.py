@@ -53,12 +53,7 @@ class SpecialTokens(NamedTuple):
 
     @classmethod
     def around_text(cls, tokenizer: Tokenizer, *, own: bool) -> "SpecialTokens":
-        """Returns the special tokens around one text, with end-of-text alone after it by default.
-
-        Args:
-            tokenizer: The tokenizer.
-            own: Whether to take the special tokens that the tokenizer adds itself, if any.
-        """
+        """Returns end-of-text after a text, or the tokens that the tokenizer adds of its `own`."""
         frame = tokenizer.frame(1) if own else None
         frame = frame or Frame(((), (tokenizer.end_of_text_id,)), ((), (0,)), (0,))
         return cls((frame, frame))

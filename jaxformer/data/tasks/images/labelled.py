@@ -174,19 +174,7 @@ class Images(Data):
         return {}
 
     def prepare(self, folder: str | os.PathLike) -> Datasets:
-        """Finds the images, and keeps the names of their labels in labels.json.
-
-        The settings for reading images are saved too, for the exports of the run.
-
-        Args:
-            folder: The run's folder.
-
-        Returns:
-            Both sides of the data, with the names of the labels.
-
-        Raises:
-            DataError: There are too few images, or one for validation has an unknown label.
-        """
+        """Finds the images; keeps their labels' names, and for exports how images are read."""
         images = self._load(self.source)
         labels = save_labels(folder, self._labels(images))
         form = self.image_size, self.channels, self.mean, self.std

@@ -34,11 +34,7 @@ class Scaling(abc.ABC):
 
     @abc.abstractmethod
     def settings(self, size: tuple[int, int]) -> dict[str, Any]:
-        """Returns the fields of preprocessor_config.json that do the same, at least approximately.
-
-        Args:
-            size: Height and width in pixels.
-        """
+        """Returns the fields of preprocessor_config.json that do the same, at least nearly."""
 
 
 @dataclass(frozen=True)
