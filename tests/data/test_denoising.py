@@ -41,17 +41,15 @@ def test_infilling_hides_its_share_in_fewer_masks(length, ratio, mean_span, seed
 
 def test_span_lengths_are_those_of_poisson():
     """Adjacent spans are distinguished by the gaps between the tokens that stay."""
-    rng, gaps, masks, hidden = np.random.default_rng(0), Counter(), 0, 0
-    tokens = np.arange(20_000)
-    found = infill(tokens, 0.02, 3.0, -1, rng)
+    found = infill(np.arange(20_000), 0.02, 3.0, -1, np.random.default_rng(0))
     places = np.flatnonzero(found == -1)
-    hidden += len(tokens) - (len(found) - len(places))
-    masks += len(places)
+    masks = len(places)
+    hidden = 20_000 - (len(found) - masks)
     assert hidden == 400
     # Poisson(3): a share exp(-3) of the spans hides nothing, and only adds a mask.
     assert abs(hidden / masks - 3.0) < 5 * (3 / masks) ** 0.5
     lonely = places[(found[places - 1] != -1) & (found[(places + 1) % len(found)] != -1)]
-    gaps.update((found[(lonely + 1) % len(found)] - found[lonely - 1] - 1).tolist())
+    gaps = Counter((found[(lonely + 1) % len(found)] - found[lonely - 1] - 1).tolist())
     assert gaps[0] > 0
     assert gaps[2] + gaps[3] > gaps[0] + gaps[7]
 

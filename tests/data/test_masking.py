@@ -142,13 +142,18 @@ def test_every_place_is_chosen_equally_often():
     assert (abs(counts[1:-1] - expected) < 5 * (2000 * share * (1 - share)) ** 0.5).all()
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "bytes"])
-def test_words_are_told_apart(kind):
+def words_of(kind, text):
+    """The texts of the units that are masked together."""
     tokenizer = TOKENIZERS[kind]
-    text = "def unforgettable_name(argument1, weiß):\n    return  2*antidisestablishment"
     ids = tokenizer.encode(text).astype(np.int32)
     units = find_units(ids, np.ones_like(ids), Vocabulary.of(tokenizer), whole_word=True)
-    pieces = [tokenizer.decode(ids[start:end]) for start, end in units]
+    return [tokenizer.decode(ids[start:end]) for start, end in units]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "bytes"])
+def test_words_are_told_apart(kind):
+    text = "def unforgettable_name(argument1, weiß):\n    return  2*antidisestablishment"
+    pieces = words_of(kind, text)
     assert "".join(pieces) == text
     words = [piece.strip() for piece in pieces]
     for word in ("unforgettable_name", "argument1", "weiß", "2", "antidisestablishment"):
@@ -156,10 +161,7 @@ def test_words_are_told_apart(kind):
 
 
 def test_words_of_wordpiece_are_told_apart():
-    tokenizer = TOKENIZERS["wordpiece"]
-    ids = tokenizer.encode("the unforgettable argument(s) returned")
-    units = find_units(ids, np.ones_like(ids), Vocabulary.of(tokenizer), whole_word=True)
-    words = [tokenizer.decode(ids[start:end]) for start, end in units]
+    words = words_of("wordpiece", "the unforgettable argument(s) returned")
     assert words == ["the", "unforgettable", "argument", "(", "s", ")", "returned"]
 
 

@@ -31,7 +31,6 @@ OBJECTIVES = {
     "span_corruption": SpanCorruption(),
     "denoising": Denoising(),
 }
-each_objective = pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +41,21 @@ def config(tmp_path_factory):
     return DataConfig(source, Bytes(), sequence_length=20, batch_size=4, validation_fraction=0.3)
 
 
+@pytest.fixture(scope="module", params=OBJECTIVES.values(), ids=OBJECTIVES)
+def objective(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def datasets(config, objective, tmp_path_factory):
+    return dataclasses.replace(config, objective=objective).prepare(tmp_path_factory.mktemp("run"))
+
+
 def dtype_of(name):
     return np.float32 if name.endswith("weights") else np.int32
 
 
-@each_objective
-def test_batches_have_the_agreed_form(config, tmp_path, objective):
-    datasets = dataclasses.replace(config, objective=objective).prepare(tmp_path)
+def test_batches_have_the_agreed_form(datasets, objective):
     lengths = objective.lengths(20)
     sizes = {"inputs": lengths["inputs"], "": lengths.get("decoder_inputs", lengths["inputs"])}
     for batch in datasets.validation.epoch(4):
@@ -67,20 +74,17 @@ def test_batches_have_the_agreed_form(config, tmp_path, objective):
     assert ("decoder_inputs" in batch) == ("decoder_inputs" in lengths)
 
 
-@each_objective
-def test_the_decoder_starts_with_the_token_that_is_told(config, tmp_path, objective):
-    changed = dataclasses.replace(config, objective=objective)
-    data = changed.prepare(tmp_path)
-    start, batch = changed.start_id(data.tokenizer), data.train.batch(0)
+def test_the_decoder_starts_with_the_token_that_is_told(config, datasets, objective):
+    start = dataclasses.replace(config, objective=objective).start_id(datasets.tokenizer)
+    batch = datasets.train.batch(0)
     if "decoder_inputs" in batch:
         assert (batch["decoder_inputs"][:, 0] == start).all()
     else:
         assert start is None
 
 
-@each_objective
-def test_an_evaluation_ends_in_rows_that_do_not_count(config, tmp_path, objective):
-    validation = dataclasses.replace(config, objective=objective).prepare(tmp_path).validation
+def test_an_evaluation_ends_in_rows_that_do_not_count(datasets):
+    validation = datasets.validation
     size = validation.num_rows + 3
     (batch,) = validation.epoch(size)
     counted = batch["weights"].any(axis=1)
@@ -93,18 +97,15 @@ def forms(example):
     return {name: (value.shape, value.dtype) for name, value in example.items()}
 
 
-@each_objective
-def test_a_blank_row_has_the_arrays_of_others_and_counts_nothing(config, tmp_path, objective):
-    data = dataclasses.replace(config, objective=objective).prepare(tmp_path)
-    examples = data.train.examples
+def test_a_blank_row_has_the_arrays_of_others_and_counts_nothing(datasets):
+    examples = datasets.train.examples
     blank = examples.blank()
     assert forms(blank) == forms(examples.read(0, np.random.default_rng(0)))
-    assert (blank["inputs"] == data.tokenizer.pad_id).all()
+    assert (blank["inputs"] == datasets.tokenizer.pad_id).all()
     for name in blank:
         assert not (name.endswith(("weights", "segments")) and blank[name].any()), name
 
 
-@each_objective
 def test_choices_are_a_function_of_seed_and_step(config, tmp_path, objective):
     changed = dataclasses.replace(config, objective=objective)
     one, same = (changed.prepare(tmp_path).train for _ in range(2))
@@ -118,9 +119,7 @@ def test_choices_are_a_function_of_seed_and_step(config, tmp_path, objective):
     assert any((one.batch(step)["inputs"] != other.batch(step)["inputs"]).any() for step in steps)
 
 
-@each_objective
-def test_bits_per_byte_need_every_token(config, tmp_path, objective):
-    datasets = dataclasses.replace(config, objective=objective).prepare(tmp_path)
+def test_bits_per_byte_need_every_token(datasets, objective):
     assert (datasets.tokens_per_byte is not None) == isinstance(objective, CausalLM)
 
 

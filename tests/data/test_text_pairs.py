@@ -94,38 +94,22 @@ def test_the_tokenizers_own_special_tokens(tmp_path):
     assert row["decoder_inputs"][:5].tolist() == [2, 0, 5, 6, 3]
 
 
-SQUAD = {
-    "version": "v2.0",
-    "data": [
-        {
-            "title": "Rivers",
-            "paragraphs": [
-                {
-                    "context": "The Rhine is 1,230 km long.",
-                    "qas": [
-                        {
-                            "id": "1",
-                            "question": "How long?",
-                            "is_impossible": False,
-                            "answers": [
-                                {"text": "1,230 km", "answer_start": 13},
-                                {"text": "1,230", "answer_start": 13},
-                            ],
-                        },
-                        {
-                            "id": "2",
-                            "question": "How deep?",
-                            "is_impossible": True,
-                            "answers": [],
-                            "plausible_answers": [{"text": "1,230 km", "answer_start": 13}],
-                        },
-                    ],
-                },
-                {"context": "Nothing.", "qas": [{"id": "3", "question": "What?", "answers": []}]},
-            ],
-        }
-    ],
-}
+LENGTHS = [{"text": text, "answer_start": 13} for text in ("1,230 km", "1,230")]
+RHINE = [
+    {"id": "1", "question": "How long?", "is_impossible": False, "answers": LENGTHS},
+    {
+        "id": "2",
+        "question": "How deep?",
+        "is_impossible": True,
+        "answers": [],
+        "plausible_answers": LENGTHS[:1],
+    },
+]
+PARAGRAPHS = [
+    {"context": "The Rhine is 1,230 km long.", "qas": RHINE},
+    {"context": "Nothing.", "qas": [{"id": "3", "question": "What?", "answers": []}]},
+]
+SQUAD = {"version": "v2.0", "data": [{"title": "Rivers", "paragraphs": PARAGRAPHS}]}
 
 
 @pytest.fixture
