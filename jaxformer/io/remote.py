@@ -228,8 +228,7 @@ def check_writable(folder: RemotePath, name: str) -> None:
         folder.store.rm_file(str(probe))
         return same
 
-    seconds = min(patience(), _PATIENCE_AT_START)
-    if not _checked(folder, name, lambda: attempt(folder, there_and_back, seconds)):
+    if not _checked(folder, name, there_and_back):
         raise ConfigError(
             f"{name} = {folder}: the store returned different bytes than were written"
         )
@@ -238,13 +237,12 @@ def check_writable(folder: RemotePath, name: str) -> None:
 def check_readable(folder: RemotePath, name: str) -> None:
     """Checks that a folder's bucket exists and can be listed."""
     bucket = f"{folder._uri_scheme}://{folder.bucket}"
-    seconds = min(patience(), _PATIENCE_AT_START)
-    _checked(folder, name, lambda: attempt(folder, lambda: folder.store.ls(bucket), seconds))
+    _checked(folder, name, lambda: folder.store.ls(bucket))
 
 
 def _checked(folder: RemotePath, name: str, action: Callable[[], _Result]) -> _Result:
     try:
-        return action()
+        return attempt(folder, action, min(patience(), _PATIENCE_AT_START))
     except FileNotFoundError as error:
         raise ConfigError(
             f"{name} = {folder}: must be in a bucket that exists: there is no bucket "

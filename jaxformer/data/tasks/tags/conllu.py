@@ -14,6 +14,8 @@ _COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "D
 _RANGE = re.compile(r"(\d+)-(\d+)")
 _EMPTY_NODE = re.compile(r"\d+\.\d+")
 _NONE = "_"
+_Block = tuple[str | None, list[tuple[str, str]]]
+"""The sent_id of a sentence, and the position and the text of each line."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class ConllU(TagSource):
             hint = did_you_mean(self.tag, _COLUMNS)
             raise DataError(f"{self.path}: tag = {self.tag!r}: no word has such a tag{hint}")
 
-    def _sentence(self, numbered: tuple[int, "_Block"]) -> Sentence:
+    def _sentence(self, numbered: tuple[int, _Block]) -> Sentence:
         number, (name, lines) = numbered
         words = _words([_line(*line) for line in lines])
         tagged = [TaggedWord(text, self._tag(line), line.where) for line, text in words]
@@ -75,15 +77,8 @@ class _Line(NamedTuple):
         return "" if "SpaceAfter=No" in self.fields["MISC"].split("|") else " "
 
 
-class _Block(NamedTuple):
-    name: str | None
-    """The sent_id."""
-    lines: list[tuple[str, str]]
-    """The position and the text of each line."""
-
-
 def _blocks(path: str) -> Iterator[_Block]:
-    """Yields the lines of each sentence; raises DataError if the file cannot be read."""
+    """Yields the sentences; raises DataError if the file cannot be read."""
     name, lines = None, []
     for number, text in enumerate(text_lines(path), start=1):
         where, text = f"{path}:{number}", text.rstrip("\r\n")
@@ -93,10 +88,10 @@ def _blocks(path: str) -> Iterator[_Block]:
         elif text.strip():
             lines.append((where, text))
         elif lines:
-            yield _Block(name, lines)
+            yield name, lines
             name, lines = None, []
     if lines:
-        yield _Block(name, lines)
+        yield name, lines
 
 
 def _line(where: str, text: str) -> _Line:
