@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import grain
 
 from jaxformer.checks import FRACTION, Rule, at_least, check_fields, check_types, optional
+from jaxformer.data.buckets import BucketedDataset, SizedExamples
 from jaxformer.data.dataset import Dataset, ExampleSource, hash_of
 from jaxformer.data.labels import load_labels, shown
 from jaxformer.data.ramp import Phase, Stage, phases_of
@@ -251,13 +252,15 @@ class Data(abc.ABC):
     ) -> Dataset:
         """Returns the batches of some examples; those of training grow with the ramp.
 
+        Rows of training that can be padded to any length are in batches of similar length.
+
         Args:
             examples: One side of the data.
             name: "train" or "validation"; keeps the random choices of the two apart.
             cut: Number of parts -> the same rows, each cut into this many parts, for stages of
                 shorter rows.
         """
-        return Dataset(
+        plain = Dataset(
             examples,
             self.batch_size,
             seed=hash_of(f"{self.seed}/{name}"),
@@ -265,3 +268,5 @@ class Data(abc.ABC):
             phases=self.phases if name == "train" else (),
             cut=cut,
         )
+        sized = name == "train" and isinstance(examples, SizedExamples)
+        return BucketedDataset.of(plain, examples.buckets) if sized and examples.buckets else plain

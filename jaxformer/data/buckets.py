@@ -19,6 +19,8 @@ class SizedExamples(ExampleSource):
 
     sizes: np.ndarray
     """int [rows], the length of each row before padding."""
+    buckets: int | None = None
+    """The number of lengths to which rows are padded in training; None: all have one length."""
 
     def __len__(self) -> int:
         return len(self.sizes)

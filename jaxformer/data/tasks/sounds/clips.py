@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxformer.checks import POSITIVE, at_least, check_fields
 from jaxformer.data.bad_rows import map_rows
-from jaxformer.data.buckets import BucketedDataset, SizedExamples
+from jaxformer.data.buckets import SizedExamples
 from jaxformer.data.dataset import padded
 from jaxformer.data.sound import read_sound
 from jaxformer.data.tasks.images.pixels import keep_preprocessor
@@ -110,11 +110,6 @@ class Clips(ClipTable):
                 )
         return encoded
 
-    def dataset(self, examples, name, cut=()):
-        """Returns the batches of clips; those of training have clips of similar length."""
-        plain = super().dataset(examples, name)
-        return BucketedDataset.of(plain, self.buckets) if name == "train" else plain
-
     def prepare(self, folder):
         """Keeps how sounds are read beside the tokenizer, and says how much is padding."""
         found = super().prepare(folder)
@@ -141,6 +136,7 @@ class ClipExamples(SizedExamples):
     ):
         self.clips = clips
         self.sizes = np.array([clip.samples for clip in clips])
+        self.buckets = config.buckets
         self._config, self._labels, self._tokenizer = config, labels, tokenizer
 
     def read_padded(self, index, rng, length):

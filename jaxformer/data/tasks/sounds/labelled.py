@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxformer.checks import POSITIVE, at_least, check_fields
 from jaxformer.data.bad_rows import map_rows
-from jaxformer.data.buckets import BucketedDataset, SizedExamples
+from jaxformer.data.buckets import SizedExamples
 from jaxformer.data.labels import Classes, in_order, label_of
 from jaxformer.data.sound import read_sound
 from jaxformer.data.tasks.images.pixels import keep_preprocessor
@@ -107,12 +107,6 @@ class LabelledClips(ClipTable):
         kept = map_rows(numbers, rows, self.on_bad_row, "labels")
         return LabelledClipExamples(self, *kept, at_random)
 
-    def dataset(self, examples, name, cut=()):
-        """Returns the batches of clips; waveforms of training have similar lengths."""
-        plain = super().dataset(examples, name)
-        bucketed = name == "train" and self.form.longest is None
-        return BucketedDataset.of(plain, self.buckets) if bucketed else plain
-
     def prepare(self, folder):
         """Finds the clips; keeps the labels' names, and how sounds are read."""
         found = super().prepare(folder)
@@ -138,6 +132,7 @@ class LabelledClipExamples(SizedExamples):
     ):
         self.clips = clips
         self.sizes = np.array([min(clip.samples, config.longest) for clip in clips])
+        self.buckets = config.buckets if config.form.longest is None else None
         self._config, self._labels, self._at_random = config, labels, at_random
 
     def read_padded(self, index, rng, length):

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxformer.checks import FRACTION, POSITIVE, at_least, check_field, check_fields
 from jaxformer.data.bad_rows import read_rows
-from jaxformer.data.buckets import BucketedDataset, SizedExamples
+from jaxformer.data.buckets import SizedExamples
 from jaxformer.data.dataset import Batch, padded
 from jaxformer.data.files.find import is_folder
 from jaxformer.data.files.record import EmbeddedFile, Record
@@ -169,11 +169,6 @@ class MaskedSounds(TaskData[Recording]):
     def examples(self, rows, tokenizer=None, labels=()):
         return MaskedSoundExamples(self, rows)
 
-    def dataset(self, examples, name, cut=()):
-        """Returns the batches of sounds; those of training have sounds of similar length."""
-        plain = super().dataset(examples, name)
-        return BucketedDataset.of(plain, self.buckets) if name == "train" else plain
-
     def prepare(self, folder):
         """Finds the sounds, and keeps how they are read for the exports of the run."""
         found = super().prepare(folder)
@@ -196,6 +191,7 @@ class MaskedSoundExamples(SizedExamples):
         self.recordings = recordings
         longest = config.lengths["inputs"]
         self.sizes = np.array([min(each.samples, longest) for each in recordings])
+        self.buckets = config.buckets
         self._config = config
 
     def read_padded(self, index, rng, length):
