@@ -61,10 +61,7 @@ class Server:
         self.address = f"http://127.0.0.1:{self.port}"
         command = [sys.executable, "-m", *(str(self.port) if c == "PORT" else c for c in command)]
         self._process = subprocess.Popen(
-            command,
-            cwd=Path(__file__).parent,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            command, cwd=Path(__file__).parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         until = time.monotonic() + 120
         while not self._answers():

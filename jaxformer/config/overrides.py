@@ -72,9 +72,7 @@ def _as_literal(
         metavar="{" + ",".join(choices) + "}",
         instance_from_str=lambda words: words[0],
         is_instance=lambda value: True,
-        str_from_instance=lambda value: [
-            value if isinstance(value, str) else type(value).__name__,
-        ],
+        str_from_instance=lambda value: [value if isinstance(value, str) else type(value).__name__],
     )
 
 

@@ -82,12 +82,8 @@ class Distillation:
         weights = ("soft_weight", "hard_weight", "cosine_weight")
         check_fields(self, temperature=POSITIVE, **dict.fromkeys(weights, NOT_NEGATIVE))
         some = self.soft_weight > 0 or self.cosine_weight > 0
-        check_field(
-            self,
-            "soft_weight",
-            some,
-            "positive unless cosine_weight is: otherwise nothing is learned",
-        )
+        rule = "positive unless cosine_weight is: otherwise nothing is learned"
+        check_field(self, "soft_weight", some, rule)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -140,9 +140,7 @@ def find_user_class(name: str, known: Mapping[str, Mapping[str, str]], kept: Any
         raise ConfigError(f"{module.__file__} does not define {name.removeprefix(f'{home}.')}")
     if "digest" in origin and isinstance(found, type) and origin["digest"] != _digest(found):
         _log.warning(
-            "%s has changed since this run was started: see its code in %s",
-            name,
-            module.__file__,
+            "%s has changed since this run was started: see its code in %s", name, module.__file__
         )
     return found
 

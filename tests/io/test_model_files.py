@@ -92,8 +92,7 @@ def test_links_that_lead_out(folder, target):
     (folder / "deep").mkdir()
     (folder / "vocab.txt").symlink_to(target.format(home=folder.parent))
     with pytest.raises(
-        DataError,
-        match=r"vocab\.txt is a link to .*, which is outside of the model's folder",
+        DataError, match=r"vocab\.txt is a link to .*, which is outside of the model's folder"
     ):
         file_in(folder, "vocab.txt")
 

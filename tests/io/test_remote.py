@@ -3,13 +3,6 @@
 import hashlib
 
 import pytest
-from object_store import (  # noqa: F401 (fixtures)
-    bucket,
-    gcs_bucket,
-    gcs_server,
-    memory_bucket,
-    s3_server,
-)
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.files import (
@@ -24,6 +17,7 @@ from jaxformer.io.files import (
 from jaxformer.io.paths import any_path
 from jaxformer.io.remote import RemotePath, check_readable, check_writable
 
+pytest_plugins = "object_store"
 pytestmark = pytest.mark.more
 
 STORES = ["bucket", "memory_bucket", pytest.param("gcs_bucket", marks=pytest.mark.slow)]
@@ -46,10 +40,10 @@ def test_names_are_those_of_a_path(home):
 
 def test_what_is_written_is_there(home):
     run = home / "one"
-    assert not (run.exists())
-    assert not (run.is_dir())
-    assert not (run.is_file())
-    assert not (run.files())
+    assert not run.exists()
+    assert not run.is_dir()
+    assert not run.is_file()
+    assert not run.files()
     (run / "a" / "b.txt").write_text("ä")
     (run / "c.bin").write_bytes(b"12345")
     assert run.is_dir()
@@ -127,7 +121,7 @@ def test_a_probe_leaves_nothing(home):
 
 
 @pytest.mark.parametrize("check", [check_writable, check_readable])
-def test_a_bucket_that_does_not_exist_is_named(bucket, check):  # noqa: F811
+def test_a_bucket_that_does_not_exist_is_named(bucket, check):
     path = any_path("s3://no-such-bucket/run", "run_dir")
     with pytest.raises(ConfigError) as error:
         check(path, "run_dir")

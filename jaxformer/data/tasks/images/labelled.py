@@ -41,10 +41,7 @@ class Augmentation(abc.ABC):
 
     @abc.abstractmethod
     def __call__(
-        self,
-        example: LabelledImage,
-        rng: np.random.Generator,
-        other: Callable[[], LabelledImage],
+        self, example: LabelledImage, rng: np.random.Generator, other: Callable[[], LabelledImage]
     ) -> LabelledImage:
         """Returns the changed example, with an image of the same shape."""
 
