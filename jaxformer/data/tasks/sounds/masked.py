@@ -145,15 +145,12 @@ class MaskedSounds(TaskData[Recording]):
                 return self._recording(file, str(file.relative_to(place)), str(file))
 
             return read_rows(source, recording, self.on_bad_row, lambda malformed: files, "sounds")
-        named = NamedImages(place.parent)
-        columns: list[str] = []
+        named, column = NamedImages(place.parent), self.audio
 
         def row(record: Record) -> Recording:
-            if not columns:
-                own = (self.audio,) if self.audio else None
-                columns.extend(own or recognised(record, AUDIO_COLUMNS, "--data.audio", ()))
-            file, name = file_of(record, columns[0], named)
-            return self._recording(file, name, record.where)
+            nonlocal column
+            column = column or recognised(record, AUDIO_COLUMNS, "--data.audio")[0]
+            return self._recording(*file_of(record, column, named), record.where)
 
         return read_rows(source, row, self.on_bad_row)
 

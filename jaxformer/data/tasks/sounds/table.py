@@ -90,17 +90,15 @@ class ClipTable(TaskData[Clip]):
         """Returns the rows of a table; a sound that cannot be opened is a bad row."""
         table = any_path(source, "data.train")
         named = NamedImages(table.parent)
-        columns: dict[str, str] = {}
+        field, choices = self.other
+        audio, other = self.audio, getattr(self, field)
 
         def row(record: Record) -> Clip:
-            for name, choices in (("audio", AUDIO_COLUMNS), self.other):
-                if name not in columns:
-                    own = getattr(self, name)
-                    taken = tuple(columns.values())
-                    found = (own,) if own else recognised(record, choices, f"--data.{name}", taken)
-                    columns[name] = found[0]
-            text = self.value(record, columns[self.other[0]])
-            file, name = file_of(record, columns["audio"], named)
+            nonlocal audio, other
+            audio = audio or recognised(record, AUDIO_COLUMNS, "--data.audio")[0]
+            other = other or recognised(record, choices, f"--data.{field}", (audio,))[0]
+            text = self.value(record, other)
+            file, name = file_of(record, audio, named)
             samples = sound_length(file, self.sampling_rate)
             self.check_length(record.where, samples)
             return Clip(record.where, file, name, text, samples)
