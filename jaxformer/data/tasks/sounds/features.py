@@ -2,7 +2,7 @@
 
 import abc
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -60,9 +60,6 @@ class SoundForm(abc.ABC):
     @abc.abstractmethod
     def preprocessor(self) -> dict[str, Any]:
         """Returns the preprocessor_config.json that reads sounds in the same way."""
-
-    def _options(self, names: Sequence[str]) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -210,11 +207,16 @@ class LogMel(SoundForm):
     def spectrogram(self, waveform: np.ndarray) -> np.ndarray:
         """Returns the spectrogram `[T, M]` of a waveform `[S]`, padded with silence to a window."""
         missing = max(self.num_samples - len(waveform), 0)
-        return np.asarray(_log_mel(np.pad(waveform, (0, missing)), **self._options(_SIZES)))
+        return np.asarray(_log_mel(np.pad(waveform, (0, missing)), **self.sizes))
 
     def log_power(self, waveform: np.ndarray) -> np.ndarray:
         """Returns `functional.log_mel_power` `[T, M]` of a part of a sound `[S]`."""
-        return np.asarray(_log_mel_power(waveform, **self._options(_SIZES)))
+        return np.asarray(_log_mel_power(waveform, **self.sizes))
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The arguments of `functional.log_mel`."""
+        return {name: getattr(self, name) for name in _SIZES}
 
 
 @dataclass(frozen=True)
@@ -309,7 +311,8 @@ class FilterBanks(SoundForm):
         own = waveform[: self.longest]
         whole = np.pad(own, (0, self.longest - len(own)))[None]
         lengths = np.array([len(own)], np.int32)
-        return np.asarray(_filter_banks(whole, lengths, **self._options(_FORM)))[0]
+        form = {name: getattr(self, name) for name in _FORM}
+        return np.asarray(_filter_banks(whole, lengths, **form))[0]
 
 
 def _settings(
