@@ -2,7 +2,10 @@
 
 import json
 
-from jaxformer.data import JsonLines
+import numpy as np
+
+from jaxformer.data import JsonLines, TokenRow
+from jaxformer.data.dataset import padded
 from jaxformer.data.text.corpus import CorpusOptions, load_or_tokenise, training_texts
 from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
 
@@ -22,6 +25,12 @@ def write_rows(path, rows):
 def write_texts(path, texts):
     """Writes documents as JSON lines; returns their source."""
     return JsonLines(write_rows(path, [{"text": text} for text in texts]))
+
+
+def token_row(tokens, size, pad_id=0):
+    """A row of tokens and padding without segments, for objectives that read no successors."""
+    row = padded(np.asarray(tokens, np.int32), size, pad_id)
+    return TokenRow(row, row, np.arange(size) < len(tokens), None, None)
 
 
 def documents(tokens, tokenizer):

@@ -3,10 +3,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from corpora import token_row
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.data import Bytes, Denoising, Packed, StandardLibrary, TokenRow, TrainTokenizer
+from jaxformer.data import Bytes, Denoising, Packed, StandardLibrary, TrainTokenizer
 from jaxformer.data.objectives.denoising import delete, ends_of_sentences, infill, permute_sentences
 from jaxformer.errors import ConfigError
 
@@ -102,10 +103,7 @@ def test_sentences_end_with_a_stop_a_line_or_the_document():
 
 
 def row_of(text, size):
-    ids = TOKENIZER.encode(text)[:size]
-    tokens = np.full(size, PAD, np.int32)
-    tokens[: len(ids)] = ids
-    return TokenRow(tokens, tokens, np.arange(size) < len(ids), None, None)
+    return token_row(TOKENIZER.encode(text)[:size], size, PAD)
 
 
 @given(objectives, st.text(min_size=1, max_size=80), st.integers(3, 60), seeds)

@@ -2,6 +2,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from corpora import token_row
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,14 +46,12 @@ def row_of(tokenizer, size, seed=0, text=0.7, segments=False):
     rng = np.random.default_rng(seed)
     ids = tokenizer.encode(TEXTS[seed % 3][100:])[: int(text * size)]
     ids = np.where(rng.random(len(ids)) < 0.05, tokenizer.end_of_text_id, ids)
-    valid = np.arange(size) < len(ids)
-    tokens = np.full(size, tokenizer.pad_id, np.int32)
-    tokens[: len(ids)] = ids
+    row = token_row(ids, size, tokenizer.pad_id)
     if not segments:
-        return TokenRow(tokens, tokens, valid, None, None)
+        return row
     numbers = 1 + np.cumsum(rng.random(size) < 0.1)
-    numbers = np.where(valid, numbers - numbers[0] + 1, 0).astype(np.int32)
-    return TokenRow(tokens, tokens, valid, numbers, np.zeros_like(tokens))
+    numbers = np.where(row.valid, numbers - numbers[0] + 1, 0).astype(np.int32)
+    return row._replace(segments=numbers, positions=np.zeros_like(row.tokens))
 
 
 def example_of(objective, tokenizer, row, seed=0):
@@ -133,8 +132,7 @@ def test_random_tokens_are_text_and_of_all_the_vocabulary():
 
 def test_every_place_is_chosen_equally_often():
     tokenizer = TOKENIZERS["bytes"]
-    tokens = np.full(60, 97, np.int32)
-    row = TokenRow(tokens, tokens, np.ones(60, bool), None, None)
+    row = token_row(np.full(60, 97), 60)
     function = MaskedLM().bind(tokenizer, 62)
     counts = sum(function(row, np.random.default_rng(seed))["weights"] for seed in range(2000))
     assert counts[[0, -1]].sum() == 0
@@ -187,8 +185,7 @@ def test_whole_words_are_chosen_whole(seed, max_span):
 
 
 def test_spans_are_geometric_and_bounded():
-    tokenizer, tokens = TOKENIZERS["bytes"], np.full(2000, 97, np.int32)
-    row = TokenRow(tokens, tokens, np.ones(2000, bool), None, None)
+    tokenizer, row = TOKENIZERS["bytes"], token_row(np.full(2000, 97), 2000)
     objective, lengths = MaskedLM(rate=0.02, max_span=10), Counter()
     for seed in range(300):
         weights = example_of(objective, tokenizer, row, seed)["weights"]

@@ -2,7 +2,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from corpora import write_texts
+from corpora import token_row, write_texts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -153,8 +153,7 @@ def test_a_prefix_is_seen_and_the_rest_predicted(one, other, count, size, seed):
 
 
 def test_prefixes_are_uniform():
-    tokens = np.zeros(100, np.int32)
-    row = TokenRow(tokens, tokens, np.ones(100, bool), None, None)
+    row = token_row(np.zeros(100), 100)
     function, rng = PrefixLM().bind(Bytes().fit([]), 100), np.random.default_rng(0)
     prefixes = [int(function(row, rng)["prefix"]) for _ in range(5000)]
     counts = np.bincount(prefixes, minlength=100)

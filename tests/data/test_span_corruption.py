@@ -3,10 +3,11 @@ from math import comb
 
 import numpy as np
 import pytest
+from corpora import token_row
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.data import Bytes, Joined, Packed, SpanCorruption, TokenRow
+from jaxformer.data import Bytes, Joined, Packed, SpanCorruption
 from jaxformer.data.objectives.span_corruption import corrupt, noise_counts, noise_mask
 from jaxformer.errors import ConfigError
 
@@ -22,18 +23,11 @@ objectives = st.builds(
 )
 
 
-def row_of(tokens, size):
-    padding = size - len(tokens)
-    valid = np.arange(size) < len(tokens)
-    tokens = np.pad(np.asarray(tokens, np.int32), (0, padding), constant_values=PAD)
-    return TokenRow(tokens, tokens, valid, None, None)
-
-
 def example_of(objective, size, sequence_length, seed):
     rng = np.random.default_rng(seed)
     tokens = rng.integers(0, 256, size)
     raw = objective.raw_length(sequence_length)
-    example = objective.bind(TOKENIZER, sequence_length)(row_of(tokens, raw), rng)
+    example = objective.bind(TOKENIZER, sequence_length)(token_row(tokens, raw, PAD), rng)
     return tokens, example
 
 
