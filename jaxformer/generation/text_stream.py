@@ -11,8 +11,10 @@ from tokenizers import Tokenizer, decoders
 
 from jaxformer.data.tokenizers.auto_process import CLEANED, cleaned
 from jaxformer.data.tokenizers.special_tokens import special_tokens_in
+from jaxformer.data.tokenizers.training import byte_alphabet
 from jaxformer.errors import ConfigError
 
+_BYTES = {character: byte for byte, character in enumerate(byte_alphabet())}
 _BYTE_FALLBACK = re.compile("<0x[0-9A-F]{2}>")
 _UNCLEAR = "\N{REPLACEMENT CHARACTER}"
 
@@ -258,15 +260,3 @@ class _Cleaned(_OfTokens):
         text = self._uncleaned[: max(cut, 0)]
         self._uncleaned = self._uncleaned[max(cut, 0) :]
         return cleaned(text)
-
-
-def _byte_of_character() -> dict[str, int]:
-    """Maps characters of byte-level tokens to bytes: Latin-1 if printable, else from U+0100 on."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {
-        chr(0x100 + number): byte for number, byte in enumerate(others)
-    }
-
-
-_BYTES = _byte_of_character()
