@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 from tokenizers import AddedToken
-from tokenizers import Tokenizer as RustTokenizer
 
 from jaxformer.checks import check_field, check_types
 from jaxformer.data.tokenizers import training as tokenizer_training
@@ -51,8 +50,12 @@ class TokenizerSpec(abc.ABC):
             texts: The texts to train on; not read if there is nothing to train.
             special_tokens: The roles for which there must be special tokens.
 
+        Returns:
+            The tokenizer; equal texts give equal tokenizers.
+
         Raises:
             ConfigError: The tokenizer cannot have such special tokens.
+            DataError: It cannot be read, or trained on these texts.
         """
 
 
@@ -61,7 +64,6 @@ class Bytes(TokenizerSpec):
     """The 256 bytes with end-of-text and padding, which encode any text without training."""
 
     def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:
-        """Returns the byte tokenizer; reads no text."""
         return ByteTokenizer(names_to_add(special_tokens, ByteTokenizer().find_id))
 
 
@@ -103,7 +105,6 @@ class TokenizerFile(TokenizerSpec):
         return staged(path, is_side_file)
 
     def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:
-        """Returns the tokenizer in the file; reads no text."""
         path = self.place()
         file = _file_in(path) if path.is_dir() else path
         tokenizer = _load(file, self.end_of_text, self.pad, self.pattern)
@@ -133,31 +134,26 @@ class TrainTokenizer(TokenizerSpec):
 
     def __post_init__(self):
         check_types(self)
-        _check_size(self.kind, self.vocab_size, extra=0)
+        self._check_size(extra=0)
 
     def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:
-        """Trains on the texts.
-
-        Args:
-            texts: The training texts.
-            special_tokens: The roles for which there must be special tokens.
-
-        Returns:
-            The trained tokenizer.
-
-        Raises:
-            ConfigError: The special tokens leave no room for others.
-            DataError: The texts cannot give such a tokenizer.
-        """
         own = tokenizer_training.default_special_tokens(self.kind)
         extra = names_to_add(special_tokens, dict.fromkeys(own, 0).get)
-        _check_size(self.kind, self.vocab_size, len(extra))
+        self._check_size(len(extra))
         with all_cores():
             rust, end_of_text, pad = tokenizer_training.train(
                 self.kind, self.vocab_size - len(extra), texts
             )
         rust.add_special_tokens([AddedToken(name) for name in extra])
         return HuggingFaceTokenizer(rust, end_of_text, pad)
+
+    def _check_size(self, extra: int) -> None:
+        smallest = tokenizer_training.smallest_vocabulary(self.kind) + extra
+        if self.vocab_size < smallest:
+            raise ConfigError(
+                f"vocab_size: a {self.kind} tokenizer needs at least {smallest} tokens (its "
+                f"alphabet and special tokens), got {self.vocab_size}"
+            )
 
 
 @dataclass(frozen=True)
@@ -174,7 +170,6 @@ class Characters(TokenizerSpec):
         check_field(self, "alphabet", different and not set(self.alphabet) & set(" |"), rule)
 
     def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:
-        """Returns the tokenizer; reads no text."""
         rust, end_of_text, pad = tokenizer_training.characters(self.alphabet)
         extra = names_to_add(special_tokens, rust.token_to_id)
         rust.add_special_tokens([AddedToken(name) for name in extra])
@@ -218,15 +213,6 @@ def _load_bytes(file: Path) -> ByteTokenizer:
     return ByteTokenizer(names[2:])
 
 
-def _check_size(kind: str, vocab_size: int, extra: int) -> None:
-    smallest = tokenizer_training.smallest_vocabulary(kind) + extra
-    if vocab_size < smallest:
-        raise ConfigError(
-            f"vocab_size: a {kind} tokenizer needs at least {smallest} tokens (its alphabet and "
-            f"special tokens), got {vocab_size}"
-        )
-
-
 def _file_in(folder: Path) -> Path:
     return tokenizer_file(folder) or folder / TOKENIZER
 
@@ -236,27 +222,24 @@ def _load(
 ) -> HuggingFaceTokenizer:
     rust = read_tokenizer(file, pattern)
     settings = read_settings(file.parent)
-    end_of_text = _special(rust, file, "end_of_text", end_of_text, settings.get("eos_token"))
-    end_of_text = end_of_text or _first_known(rust, _END_OF_TEXT_NAMES)
+
+    def special(name: str, asked: str | None, key: str, usual: Sequence[str]) -> str | None:
+        """The token that the user named, the one stored beside the file, or a usual one."""
+        if asked is not None and rust.token_to_id(asked) is None:
+            raise DataError(f"{file}: {name}={asked!r} is not in the vocabulary")
+        stored = settings.get(key)
+        stored = stored.get("content") if isinstance(stored, dict) else stored
+        names = (asked, stored, *usual)
+        known = (
+            each for each in names if isinstance(each, str) and rust.token_to_id(each) is not None
+        )
+        return next(known, None)
+
+    end_of_text = special("end_of_text", end_of_text, "eos_token", _END_OF_TEXT_NAMES)
     if end_of_text is None:
         raise DataError(
             f"{file}: cannot tell which token ends a text (none of {', '.join(_END_OF_TEXT_NAMES)})"
             "; name it with `end_of_text`"
         )
-    pad = _special(rust, file, "pad", pad, settings.get("pad_token"))
-    return HuggingFaceTokenizer(
-        rust, end_of_text, pad or _first_known(rust, _PAD_NAMES) or end_of_text
-    )
-
-
-def _special(rust, file: Path, name: str, asked: str | None, stored: object) -> str | None:
-    """Returns the token that the user named, or else the one stored beside the file, if any."""
-    if asked is not None and rust.token_to_id(asked) is None:
-        raise DataError(f"{file}: {name}={asked!r} is not in the vocabulary")
-    stored = stored.get("content") if isinstance(stored, dict) else stored
-    known = isinstance(stored, str) and rust.token_to_id(stored) is not None
-    return asked or (stored if known else None)
-
-
-def _first_known(rust: RustTokenizer, names: Sequence[str]) -> str | None:
-    return next((name for name in names if rust.token_to_id(name) is not None), None)
+    pad = special("pad", pad, "pad_token", _PAD_NAMES)
+    return HuggingFaceTokenizer(rust, end_of_text, pad or end_of_text)

@@ -127,7 +127,6 @@ class ByteTokenizer(Tokenizer):
         return 256 + len(self._special)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Returns the bytes of each text, int32 [bytes]."""
         return [np.frombuffer(text.encode(), np.uint8).astype(np.int32) for text in texts]
 
     def decode(self, ids: ArrayLike) -> str:
@@ -136,7 +135,6 @@ class ByteTokenizer(Tokenizer):
         return ids[(ids >= 0) & (ids < 256)].astype(np.uint8).tobytes().decode(errors="replace")
 
     def find_id(self, name: str) -> int | None:
-        """Returns the id of a special token by its name."""
         return 256 + self._special.index(name) if name in self._special else None
 
     def names(self) -> list[str]:
@@ -157,11 +155,9 @@ class ByteTokenizer(Tokenizer):
         return rust
 
     def save(self, folder: str | os.PathLike) -> None:
-        """Writes the equivalent byte-level BPE, so that other tools can load it."""
         write_tokenizer(folder, self.backend_tokenizer, END_OF_TEXT, PAD, kind="bytes")
 
     def fingerprint(self) -> str:
-        """Returns a string that distinguishes byte tokenizers by their special tokens."""
         return " ".join(["bytes", *self._special[2:]])
 
 
@@ -193,25 +189,20 @@ class HuggingFaceTokenizer(Tokenizer):
         return [np.concatenate([next(ids) for _ in text]) for text in parts]
 
     def decode(self, ids: ArrayLike) -> str:
-        """Returns the text of ids [tokens]."""
         ids = np.asarray(ids)
         return self._rust.decode(ids[(ids >= 0) & (ids < self.vocab_size)].tolist())
 
     def find_id(self, name: str) -> int | None:
-        """Returns the id of a token by its name."""
         return self._rust.token_to_id(name)
 
     def names(self) -> list[str]:
-        """Returns the names of all tokens, starting with the added ones."""
         added = [token.content for token in self._rust.get_added_tokens_decoder().values()]
         return list(dict.fromkeys([*added, *self._rust.get_vocab(with_added_tokens=True)]))
 
     def frame(self, texts: int) -> Frame | None:
-        """Returns the tokens that the post-processor adds; None if there is none."""
         return frame_of(self._rust, texts)
 
     def pieces(self) -> list[str | None]:
-        """Returns the text of each id, without the marks that tokenizers put at words."""
         names = {id_: name for name, id_ in self._rust.get_vocab(with_added_tokens=True).items()}
         special = {*special_tokens_in(self._rust), self.end_of_text_id, self.pad_id}
         text_of = tokenizer_training.piece_reader(self._rust)
@@ -222,15 +213,12 @@ class HuggingFaceTokenizer(Tokenizer):
 
     @property
     def backend_tokenizer(self) -> RustTokenizer:
-        """The tokenizer itself."""
         return self._rust
 
     def save(self, folder: str | os.PathLike) -> None:
-        """Writes the tokenizer and the names of its special tokens."""
         write_tokenizer(folder, self._rust, self._end_of_text, self._pad, kind="huggingface")
 
     def fingerprint(self) -> str:
-        """Returns a digest of the tokenizer's definition."""
         definition = [self._rust.to_str(), self._end_of_text, self._pad]
         return hashlib.sha256(json.dumps(definition).encode()).hexdigest()
 
