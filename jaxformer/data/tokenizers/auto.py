@@ -84,9 +84,9 @@ def ask_transformers(folder: str | os.PathLike) -> Answer:
     header, _, definition = answer.partition(b"\n")
     facts = json.loads(header)
     texts = {name: text for name, text in facts["special_tokens"].items() if isinstance(text, str)}
-    side = facts["padding_side"]
-    splits = facts["split_special_tokens"]
-    return Answer(facts["class"], side, texts, splits, definition)
+    return Answer(
+        facts["class"], facts["padding_side"], texts, facts["split_special_tokens"], definition
+    )
 
 
 def _read_cached(kept: Path) -> bytes | None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tokenizers import Tokenizer, normalizers
+from tokenizers import Tokenizer, decoders, normalizers
 
 from jaxformer.data.tokenizers.auto import Answer, UnreadableTokenizerError, ask_transformers
 from jaxformer.data.tokenizers.sentencepiece import read_sentencepiece, sentencepiece_tokenizer
@@ -209,8 +209,8 @@ def check_growth(tokenizer: Tokenizer, where: str) -> None:
     Each character and text that a replacement names goes through the whole chain, because later
     steps multiply the insertions of earlier ones.
     """
-    parts = {"normalizer": _normalizer(tokenizer), "decoder": _decoder(tokenizer)}
-    for part, steps in parts.items():
+    for part in ("normalizer", "decoder"):
+        steps = _steps(getattr(tokenizer, part), part)
         named = {text for step in steps for text in (step.inserted, step.replaced)}
         if any(_grows(start, steps) for start in named | set("".join(named))):
             raise DataError(
@@ -234,28 +234,11 @@ def bounded_matches() -> Iterator[None]:
         ) from None
 
 
-def _normalizer(tokenizer: Tokenizer) -> list[_Step]:
-    if tokenizer.normalizer is None:
-        return []
-    states = _flat(json.loads(tokenizer.normalizer.__getstate__()), "normalizers")
-    if not any(state["type"] == "Replace" for state in states):
-        return []
-    return [_step(_normalizer_of(state).normalize_str, state) for state in states]
-
-
-def _normalizer_of(state: dict[str, Any]) -> normalizers.Normalizer:
-    """Returns the normalizer with a state; iterating nested sequences would not reach it."""
-    normalizer = normalizers.Sequence([])
-    normalizer.__setstate__(json.dumps(state).encode())
-    return normalizer
-
-
-def _decoder(tokenizer: Tokenizer) -> list[_Step]:
-    if tokenizer.decoder is None:
-        return []
-    states = _flat(json.loads(tokenizer.decoder.__getstate__()), "decoders")
-    found = [state for state in states if state["type"] == "Replace"]
-    return [_step(_normalizer_of(state).normalize_str, state) for state in found]
+def _steps(part: normalizers.Normalizer | decoders.Decoder | None, name: str) -> list[_Step]:
+    """The steps of a normalizer, if some are replacements; or the replacements of a decoder."""
+    states = [] if part is None else _flat(json.loads(part.__getstate__()), f"{name}s")
+    replacements = [state for state in states if state["type"] == "Replace"]
+    return list(map(_step, states if replacements and name == "normalizer" else replacements))
 
 
 def _flat(state: dict[str, Any], name: str) -> list[dict[str, Any]]:
@@ -264,11 +247,14 @@ def _flat(state: dict[str, Any], name: str) -> list[dict[str, Any]]:
     return [inner for part in state[name] for inner in _flat(part, name)]
 
 
-def _step(apply: Callable[[str], str], state: dict[str, Any]) -> _Step:
+def _step(state: dict[str, Any]) -> _Step:
+    # Iterating over nested sequences would not reach each normalizer.
+    normalizer = normalizers.Sequence([])
+    normalizer.__setstate__(json.dumps(state).encode())
     if state["type"] != "Replace":
-        return _Step(apply, "", "")
+        return _Step(normalizer.normalize_str, "", "")
     (text,) = state["pattern"].values()
-    return _Step(apply, state["content"], text)
+    return _Step(normalizer.normalize_str, state["content"], text)
 
 
 def _grows(start: str, steps: list[_Step]) -> bool:

@@ -47,11 +47,8 @@ def rebuilt(description: Description, files: Mapping[str, Path]) -> Tokenizer | 
     ids = {int(id_): token["content"] for id_, token in description["added"].items()}
     tokenizer.post_processor = _around(description["frames"], description["names"])
     known = all(tokenizer.token_to_id(name) == id_ for id_, name in ids.items())
-    return tokenizer if known and _agrees(tokenizer, description["examples"]) else None
-
-
-def _agrees(tokenizer: Tokenizer, examples: list[tuple[str, list[int]]]) -> bool:
-    return all(tokenizer.encode(text).ids == ids for text, ids in examples)
+    agrees = all(tokenizer.encode(text).ids == ids for text, ids in description["examples"])
+    return tokenizer if known and agrees else None
 
 
 def _around(frames: list[list[int]], names: Mapping[str, str]) -> processors.TemplateProcessing:

@@ -48,7 +48,6 @@ def _digits(most: str) -> str:
     )
 
 
-QWEN_PATTERN = _digits("")
 _RESERVED = tuple(f"<|reserved_special_token_{number}|>" for number in range(251))
 ENCODINGS = {
     "gpt2": Encoding(_GPT2, (END_OF_TEXT,)),
@@ -69,7 +68,7 @@ ENCODINGS = {
             *_RESERVED[5:],
         ),
     ),
-    "qwen": Encoding(QWEN_PATTERN, (END_OF_TEXT, "<|im_start|>", "<|im_end|>")),
+    "qwen": Encoding(_digits(""), (END_OF_TEXT, "<|im_start|>", "<|im_end|>")),
 }
 """Encodings by name, as OpenAI, Meta and Alibaba published them."""
 
