@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
@@ -107,8 +107,7 @@ def load_or_tokenise(
         if others:
             _log.warning(
                 "The documents, their split or the tokenizer differ from those of the tokens in "
-                "%s: "
-                "tokenising again",
+                "%s: tokenising again",
                 run,
             )
         with staging(home, tokenizer, kept) as shards:
@@ -159,26 +158,20 @@ def _own_folder(
     run: Path, split: Split, tokenizer: Tokenizer, options: CorpusOptions, begin: tuple[int, ...]
 ) -> Path:
     """The folder of a run's tokens; a folder of an earlier version keeps its name."""
-    former = run / _name(split.source.former_fingerprint(), split, tokenizer, options, begin)
+
+    def folder(documents: str) -> Path:
+        parts = [_FORMAT, documents, split.fraction, split.seed, tokenizer.fingerprint()]
+        if options.shard_bytes != CorpusOptions.shard_bytes:
+            parts.append(options.shard_bytes)
+        if begin:
+            parts.append({"begin": begin})
+        return run / f"corpus-{digest_of(parts)[:16]}"
+
+    former = folder(split.source.former_fingerprint())
     kept = store_path_of(former)
     if former.exists() or (kept is not None and kept.exists()):
         return former
-    return run / _name(split.source.fingerprint(), split, tokenizer, options, begin)
-
-
-def _name(
-    documents: str,
-    split: Split,
-    tokenizer: Tokenizer,
-    options: CorpusOptions,
-    begin: tuple[int, ...],
-) -> str:
-    parts = [_FORMAT, documents, split.fraction, split.seed, tokenizer.fingerprint()]
-    if options.shard_bytes != CorpusOptions.shard_bytes:
-        parts.append(options.shard_bytes)
-    if begin:
-        parts.append({"begin": begin})
-    return f"corpus-{digest_of(parts)[:16]}"
+    return folder(split.source.fingerprint())
 
 
 def _same_tokens(home: Path, other: Path) -> bool:
@@ -248,7 +241,9 @@ def _tokenise(
                             writer.append(
                                 tokens, piece.num_bytes, piece.is_validation, piece.ends_document
                             )
-                        _count(batch, ids, progress)
+                        documents = sum(piece.ends_document for piece in batch)
+                        num_bytes = sum(piece.num_bytes for piece in batch)
+                        progress.add(documents, sum(map(len, ids)), num_bytes)
                 move_into_place(temporary, folder)
             shards.share(number)
         shards.complete()
@@ -278,17 +273,10 @@ def _unfinished(
             continue
         documents = num_bytes = 0
         for piece in shard:
-            documents = documents + piece.ends_document
-            num_bytes = num_bytes + piece.num_bytes
+            documents += piece.ends_document
+            num_bytes += piece.num_bytes
         shards.check(number, documents, num_bytes)
         progress.skip(num_bytes)
-
-
-def _count(
-    batch: Sequence[_Piece], ids: Sequence[np.ndarray], progress: TokenisingProgress
-) -> None:
-    documents = sum(piece.ends_document for piece in batch)
-    progress.add(documents, sum(map(len, ids)), sum(piece.num_bytes for piece in batch))
 
 
 def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:

@@ -176,25 +176,21 @@ class ShardWriter:
 
     def __init__(self, folder: Path, tokenizer: Tokenizer):
         self._folder = folder
-        self._train, self._validation = (_StreamWriter(folder, side, tokenizer) for side in _SIDES)
+        self._sides = {side: _StreamWriter(folder, side, tokenizer) for side in _SIDES}
 
     def __enter__(self):
-        self._train.__enter__()
-        self._validation.__enter__()
         return self
 
     def append(
         self, tokens: np.ndarray, num_bytes: int, is_validation: bool, ends_document: bool
     ) -> None:
         """Adds the tokens of a document, or of a part of one."""
-        side = self._validation if is_validation else self._train
-        side.append(tokens, num_bytes, ends_document)
+        side = "validation" if is_validation else "train"
+        self._sides[side].append(tokens, num_bytes, ends_document)
 
     def __exit__(self, *exception) -> None:
-        self._train.__exit__()
-        self._validation.__exit__()
+        sizes = {side: writer.close() for side, writer in self._sides.items()}
         if exception[0] is None:
-            sizes = {"train": self._train.sizes(), "validation": self._validation.sizes()}
             _write_sizes(self._folder, sizes, CORPUS_FILES)
 
 
@@ -208,12 +204,9 @@ class _StreamWriter:
         self._offsets = array("q", [0])
         self._size = 0
         self._num_bytes = 0
-
-    def __enter__(self):
-        self._file = open(self._folder / _tokens(self._side), "wb")
+        self._file = (folder / _tokens(side)).open("wb")
         self._header(0)
         self._write(self._separator)
-        return self
 
     def append(self, tokens: np.ndarray, num_bytes: int, ends: bool) -> None:
         self._write(tokens)
@@ -224,16 +217,15 @@ class _StreamWriter:
             self._size += 1
             self._offsets.append(self._size)
 
-    def sizes(self) -> dict[str, int]:
-        documents = len(self._offsets) - 1
-        return {"documents": documents, "tokens": self._size, "bytes": self._num_bytes}
-
-    def __exit__(self, *exception) -> None:
+    def close(self) -> dict[str, int]:
+        """Completes the files and returns what `corpus.json` says about them."""
         # The size is known only now; NumPy leaves room in a header for a larger one.
         self._file.seek(0)
         self._header(self._size + 1)
         self._file.close()
         np.save(self._folder / _offsets(self._side), np.array(self._offsets, np.int64))
+        documents = len(self._offsets) - 1
+        return {"documents": documents, "tokens": self._size, "bytes": self._num_bytes}
 
     def _write(self, tokens: np.ndarray) -> None:
         self._file.write(tokens.astype(self._dtype).tobytes())

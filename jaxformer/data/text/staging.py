@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from jaxformer.data.text.corpus_files import is_sharded, read_shards, shard_name, write_record
-from jaxformer.data.text.packing import TokenStream
 from jaxformer.data.text.remote_corpus import ARRIVING, fetch_corpus, fetch_shards, share_shards
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import DataError
@@ -97,7 +96,11 @@ class Staging:
                 _log.warning("%s; tokenising this part again", shard)
                 remove_folder(home)
             else:
-                found[int(home.name.removeprefix("shard-"))] = _size(shard.train, shard.validation)
+                sides = (shard.train, shard.validation)
+                found[int(home.name.removeprefix("shard-"))] = (
+                    sum(side.num_documents for side in sides),
+                    sum(side.num_bytes for side in sides),
+                )
         return found
 
 
@@ -141,10 +144,6 @@ def _staging_of(home: Path) -> Path:
     return home.with_name(f".{home.name}")
 
 
-def _size(*sides: TokenStream) -> tuple[int, int]:
-    return sum(side.num_documents for side in sides), sum(side.num_bytes for side in sides)
-
-
 def _acquired(folder: Path, home: Path) -> IO | None:
     """Returns the locked file of the building process; None once the corpus exists."""
     while not home.is_dir():
@@ -164,14 +163,12 @@ def _acquired(folder: Path, home: Path) -> IO | None:
 
 
 def _wait_for(lock: IO, home: Path) -> None:
-    try:
+    with suppress(OSError):  # a file system without locks
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             print(f"waiting for another process, which tokenises {home}", file=sys.stderr)
             fcntl.flock(lock, fcntl.LOCK_EX)
-    except OSError:
-        pass  # a file system without locks
 
 
 class TokenisingProgress:
