@@ -3,6 +3,7 @@
 import csv
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from jaxformer.data.files.arrow import read_arrow, read_parquet
 from jaxformer.data.files.find import COMPRESSED, ending_of, find_files, is_glob
 from jaxformer.data.files.json_rows import read_json, read_json_lines
 from jaxformer.data.files.lines import numbered_lines, text_lines
-from jaxformer.data.files.malformed import Malformed
+from jaxformer.data.files.malformed import Malformed, map_or_report
 from jaxformer.data.files.record import Record, table_line
 from jaxformer.errors import DataError
 from jaxformer.io.paths import any_path
@@ -108,30 +109,32 @@ def _comma_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
 def _named(
     path: Path, rows: Iterable[tuple[int, list[str]]], options: TableOptions
 ) -> Iterator[Record]:
-    names: list[str] | None = None
-    for number, fields in rows:
-        if names is None:
-            names = fields if options.header else list(map(str, range(len(fields))))
-            if twice := sorted({name for name in names if name and names.count(name) > 1}):
-                raise DataError(f"{path}:{number}: two columns are called {twice[0]!r}: rename one")
-            if options.header:
-                continue
-        if options.malformed is not None and len(fields) != len(names):
-            options.malformed(_wrong_width(f"{path}:{number}", fields, len(names)))
-            continue
+    rows = iter(rows)
+    first = next(rows, None)
+    if first is None:
+        return
+    number, names = first
+    if not options.header:
+        rows = chain([first], rows)
+        names = list(map(str, range(len(names))))
+    if twice := sorted({name for name in names if name and names.count(name) > 1}):
+        raise DataError(f"{path}:{number}: two columns are called {twice[0]!r}: rename one")
+
+    def named(row: tuple[int, list[str]]) -> Record:
+        number, fields = row
         check_width(f"{path}:{number}", fields, len(names))
-        yield table_line(path, number, dict(zip(names, fields, strict=True)))
+        return table_line(path, number, dict(zip(names, fields, strict=True)))
+
+    yield from map_or_report(named, rows, options.malformed)
 
 
 def check_width(where: str, fields: list[str], width: int) -> None:
     """Raises DataError unless a line has as many fields as the first."""
     if len(fields) != width:
-        raise DataError(_wrong_width(where, fields, width))
-
-
-def _wrong_width(where: str, fields: list[str], width: int) -> str:
-    shown = " | ".join(fields)[:80]
-    return f"{where}: {len(fields)} fields where the file's first line has {width}: {shown}"
+        shown = " | ".join(fields)[:80]
+        raise DataError(
+            f"{where}: {len(fields)} fields where the file's first line has {width}: {shown}"
+        )
 
 
 _READERS: dict[str, Callable[[Path, TableOptions], Iterator[Record]]] = {
