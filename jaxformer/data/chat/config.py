@@ -1,12 +1,9 @@
 """Chat and instruction data: conversations, of which the model learns the answers."""
 
 import json
-import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from jaxformer.data.bad_rows import BadRows
 from jaxformer.data.chat.answers.learned import LearnedChats
 from jaxformer.data.chat.answers.spans import with_last_answer_only
 from jaxformer.data.chat.choice import encoders
@@ -20,7 +17,6 @@ from jaxformer.data.chat.examples import (
 )
 from jaxformer.data.chat.rows import AnyFormat, ChatFormat, undesirable
 from jaxformer.data.chat.template import Conversation
-from jaxformer.data.tokenizers.specs import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -63,20 +59,14 @@ class ChatData(ConversationData[Conversation]):
     def conversations(self, row: Conversation) -> list[Conversation]:
         return [row]
 
-    def render(
-        self,
-        rows: Sequence[Conversation],
-        tokenizer: Tokenizer,
-        folder: str | os.PathLike,
-        bad: BadRows,
-    ) -> LearnedChats:
+    def render(self, rows, tokenizer, folder, bad) -> LearnedChats:
         learned = LearnedChats(self.sequence_length)
         for encoder, own in encoders(rows, folder, self.template, self.tokenizer, tokenizer):
             learned.add(encoder, own, bad, self.train_on == "all")
         learned.check(self.too_long)
         return learned
 
-    def examples(self, rendered: LearnedChats, tokenizer: Tokenizer) -> ChatExamples:
+    def examples(self, rendered: LearnedChats, tokenizer) -> ChatExamples:
         weights = [answer_weights(answers, self.loss_per) for answers in rendered.answers]
         return ChatExamples(
             rendered.tokens, weights, self.packing, self.sequence_length, tokenizer.pad_id

@@ -102,19 +102,17 @@ class ConversationData(RowData[Row]):
         """Reads, renders and tokenises the rows; keeps the tokenizer and the template."""
         train, validation = self.split()
         tokenizer = self.run_tokenizer(folder, train)
-        rendered = self._rendered((train, validation), tokenizer, folder)
+        learned, held_out = self._rendered((train, validation), tokenizer, folder)
         chats = [chat for row in train for chat in self.conversations(row)]
         keep_template(folder, self.template, self.tokenizer, tokenizer, chats)
-        names = "train", "validation"
+        origin = "" if self.validation is not None else f"; held out of {self.train}"
         return Datasets(
-            *(
-                self.dataset(self.examples(rows, tokenizer), name)
-                for rows, name in zip(rendered, names, strict=True)
-            ),
+            self.dataset(self.examples(learned, tokenizer), "train"),
+            self.dataset(self.examples(held_out, tokenizer), "validation"),
             tokenizer,
             summary=(
-                ("training", rendered[0].summary()),
-                ("validation", f"{rendered[1].summary()}{self._held_out}"),
+                ("training", learned.summary()),
+                ("validation", f"{held_out.summary()}{origin}"),
             ),
         )
 
@@ -127,11 +125,6 @@ class ConversationData(RowData[Row]):
         (rendered,) = self._rendered([rows], tokenizer, folder)
         examples = self.examples(rendered, tokenizer)
         return Datasets(None, self.dataset(examples, "validation"), tokenizer)
-
-    @property
-    def _held_out(self) -> str:
-        """What the report adds if the rows for validation are held out."""
-        return "" if self.validation is not None else f"; held out of {self.train}"
 
     def _rendered(
         self, sides: Sequence[Sequence[Row]], tokenizer: Tokenizer, folder: str | os.PathLike

@@ -1,18 +1,15 @@
 """Preferences: prompts, each with a chosen and a rejected answer."""
 
 import json
-import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from jaxformer.data.bad_rows import BadRows, each
+from jaxformer.data.bad_rows import each
 from jaxformer.data.chat.choice import encoders
 from jaxformer.data.chat.conversations import ConversationData
 from jaxformer.data.chat.preferences.pairs import FittingRows, PairExamples, encoded_pairs
 from jaxformer.data.chat.preferences.rows import Preference, PreferenceRow
-from jaxformer.data.tokenizers.specs import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -44,13 +41,7 @@ class PreferenceData(ConversationData[PreferenceRow]):
     def conversations(self, row: PreferenceRow) -> PreferenceRow:
         return row
 
-    def render(
-        self,
-        rows: Sequence[PreferenceRow],
-        tokenizer: Tokenizer,
-        folder: str | os.PathLike,
-        bad: BadRows,
-    ) -> FittingRows:
+    def render(self, rows, tokenizer, folder, bad) -> FittingRows:
         sides = [side for row in rows for side in row]
         found = []
         for encoder, own in encoders(sides, folder, self.template, self.tokenizer, tokenizer):
@@ -58,5 +49,5 @@ class PreferenceData(ConversationData[PreferenceRow]):
             found += (pair for _, pair in each(partial(encoded_pairs, encoder), both, bad))
         return FittingRows.of(found, self.sequence_length, self.too_long, "pair")
 
-    def examples(self, rendered: FittingRows, tokenizer: Tokenizer) -> PairExamples:
+    def examples(self, rendered: FittingRows, tokenizer) -> PairExamples:
         return PairExamples(rendered.kept, self.sequence_length, tokenizer.pad_id)

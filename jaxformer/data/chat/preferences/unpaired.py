@@ -1,7 +1,6 @@
 """Unpaired preferences: answers, each of which is desirable or not."""
 
 import json
-import os
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from jaxformer.data.bad_rows import BadRows, each
+from jaxformer.data.bad_rows import each
 from jaxformer.data.chat.answers.spans import with_last_answer_only
 from jaxformer.data.chat.choice import encoders
 from jaxformer.data.chat.conversations import ConversationData
@@ -19,7 +18,6 @@ from jaxformer.data.chat.preferences.pairs import Answer, FittingRows, Pair, Pai
 from jaxformer.data.chat.rows import AnyFormat, ChatFormat, judgement
 from jaxformer.data.chat.template import Conversation
 from jaxformer.data.dataset import Batch
-from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import DataError
 
 DESIRABLE = "desirable"
@@ -81,13 +79,7 @@ class UnpairedPreferenceData(ConversationData[JudgedRow]):
     def conversations(self, row: JudgedRow) -> list[Conversation]:
         return [row.chat]
 
-    def render(
-        self,
-        rows: Sequence[JudgedRow],
-        tokenizer: Tokenizer,
-        folder: str | os.PathLike,
-        bad: BadRows,
-    ) -> FittingRows:
+    def render(self, rows, tokenizer, folder, bad) -> FittingRows:
         found = []
         labels = {row.chat.where: row.desirable for row in rows}
         chats = [row.chat for row in rows]
@@ -96,7 +88,7 @@ class UnpairedPreferenceData(ConversationData[JudgedRow]):
                 found.append(JudgedAnswer(answer, labels[chat.where], chat.where))
         return FittingRows.of(found, self.sequence_length, self.too_long, "answer")
 
-    def examples(self, rendered: FittingRows, tokenizer: Tokenizer) -> "JudgedExamples":
+    def examples(self, rendered: FittingRows, tokenizer) -> "JudgedExamples":
         return JudgedExamples(
             rendered.kept, self.sequence_length, tokenizer.pad_id, self.split_seed
         )
