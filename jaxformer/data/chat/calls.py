@@ -56,6 +56,19 @@ def writes_tools(template: ChatTemplate) -> bool:
     return isinstance(without, DataError) or without != having
 
 
+def function_of(call: Any) -> Mapping[str, Any] | None:
+    """Returns the function of a call or of a tool, which may stand alone; None if it has none."""
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    return function if isinstance(function, Mapping) else None
+
+
+def with_function(call: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
+    """Returns a call with other fields of its function."""
+    if "function" in call:
+        return {**call, "function": {**call["function"], **fields}}
+    return {**call, **fields}
+
+
 def convert_calls(chat: Conversation, form: CallForm, name: object) -> Conversation:
     """Returns a conversation whose calls have the form that a template accepts."""
     messages = [_convert_message(message, form, name) for message in chat.messages]
@@ -98,18 +111,12 @@ def _convert_message(message: Message, form: CallForm, name: object) -> Message:
 
 
 def _arguments(call: Any) -> Any:
-    function = call.get("function", call) if isinstance(call, Mapping) else None
-    return function.get("arguments") if isinstance(function, Mapping) else None
+    return (function_of(call) or {}).get("arguments")
 
 
 def _with_arguments(call: Any, change: Callable[[Any], Any]) -> Any:
     arguments = _arguments(call)
-    if arguments is None:
-        return call
-    changed = {"arguments": change(arguments)}
-    if "function" in call:
-        return {**call, "function": {**call["function"], **changed}}
-    return {**call, **changed}
+    return call if arguments is None else with_function(call, arguments=change(arguments))
 
 
 def _read(arguments: Any) -> Any:

@@ -32,7 +32,6 @@ _SPECIAL = (
     "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
     "<start_of_turn>", "<end_of_turn>",
 )  # fmt: skip
-_CHOICES = ", ".join(TEMPLATE_NAMES)
 _log = logging.getLogger(__name__)
 
 
@@ -48,7 +47,8 @@ def template_file(name: str) -> Path:
     if not path.is_file():
         hint = did_you_mean(name, TEMPLATE_NAMES)
         raise ConfigError(
-            f"data.template = {name!r}: must be {_CHOICES} or the path of a .jinja file{hint}"
+            f"data.template = {name!r}: must be {', '.join(TEMPLATE_NAMES)} or the path of a "
+            f".jinja file{hint}"
         )
     return path
 

@@ -110,7 +110,11 @@ def environment() -> ImmutableSandboxedEnvironment:
         extensions=[_Generation, "jinja2.ext.loopcontrols"],
     )
     found.filters["tojson"] = _to_json
-    found.globals |= {"raise_exception": _refuse, "strftime_now": _now, "namespace": _Namespace}
+    found.globals |= {
+        "raise_exception": _refuse,
+        "strftime_now": lambda format: datetime.now().strftime(format),
+        "namespace": _Namespace,
+    }
     return found
 
 
@@ -154,10 +158,6 @@ def _to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=
 
 def _refuse(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
-
-
-def _now(format: str) -> str:
-    return datetime.now().strftime(format)
 
 
 if __name__ == "__main__":

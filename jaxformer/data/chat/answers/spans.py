@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from jaxformer.data.chat.calls import function_of, with_function
 from jaxformer.data.chat.renderer import MARK
 from jaxformer.data.chat.template import (
     ChatTemplate,
@@ -97,7 +98,7 @@ def marked(chat: Conversation) -> Conversation:
     messages = [
         dict(message)
         | _marked_content(message.get("content"), _mark(2 * place))
-        | _marked_calls(message.get("tool_calls"), _mark(2 * place + 1))
+        | _marked_calls(message, _mark(2 * place + 1))
         for place, message in enumerate(chat.messages)
     ]
     return chat._replace(messages=messages)
@@ -341,29 +342,21 @@ def _marked_content(content: Any, mark: str) -> dict[str, Any]:
     return {"content": parts}
 
 
-def _marked_calls(calls: Any, mark: str) -> dict[str, Any]:
+def _marked_calls(message: Message, mark: str) -> dict[str, Any]:
     """The calls with a mark after the name of the last function."""
-    name = _last_name(calls)
+    name = name_of_call(message)
     if name is None:
         return {}
-    last = calls[-1]
-    marked_name = {"name": _with_mark(name, mark)}
-    if "function" in last:
-        marked_name = {"function": {**last["function"], **marked_name}}
-    return {"tool_calls": [*calls[:-1], {**last, **marked_name}]}
+    *calls, last = message["tool_calls"]
+    return {"tool_calls": [*calls, with_function(last, name=_with_mark(name, mark))]}
 
 
 def name_of_call(message: Message) -> str | None:
     """Returns the name of the last function that a message calls; None if it calls none."""
-    return _last_name(message.get("tool_calls"))
-
-
-def _last_name(calls: Any) -> str | None:
-    """The name of the last function that a message calls."""
-    if not calls or not isinstance(calls, Sequence) or not isinstance(calls[-1], Mapping):
+    calls = message.get("tool_calls")
+    if not calls or not isinstance(calls, Sequence):
         return None
-    function = calls[-1].get("function", calls[-1])
-    name = function.get("name") if isinstance(function, Mapping) else None
+    name = (function_of(calls[-1]) or {}).get("name")
     return name if isinstance(name, str) and name.strip() else None
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tokenizers import Tokenizer
 
-from jaxformer.data.chat.calls import writes_tools
+from jaxformer.data.chat.calls import function_of, writes_tools
 from jaxformer.data.chat.dialogue.call_syntax import CallSyntax, call_syntax
 from jaxformer.data.chat.dialogue.responses import Response, read_responses, response_template
 from jaxformer.data.chat.encoder import ChatEncoder
@@ -84,8 +84,7 @@ class Dialogue:
         if tools and not self._writes_tools:
             raise DataError(
                 f"{self._template.file}: the chat template does not support tools: leave them "
-                "out, or choose "
-                "a model that was trained to call them"
+                "out, or choose a model that was trained to call them"
             )
         return tools
 
@@ -161,8 +160,8 @@ def checked_tools(tools: Tools | None) -> list[dict[str, Any]] | None:
     found = []
     for number, tool in enumerate(tools, start=1):
         tool = _schema(tool, number) if callable(tool) else tool
-        function = tool.get("function", tool) if isinstance(tool, Mapping) else None
-        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        function = function_of(tool)
+        if function is None or not isinstance(function.get("name"), str):
             raise ArgumentError(
                 f"tools: tool {number} = {shortened(tool)}: must be an object such as "
                 '{"type": "function", "function": {"name": ..., "description": ..., "parameters": '

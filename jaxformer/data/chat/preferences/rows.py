@@ -40,7 +40,8 @@ class Preference:
                 f"{record.where}: {self.chosen!r} and {self.rejected!r} are the same, so there is "
                 "nothing to prefer"
             )
-        return self._texts(record) if all(map(_is_text, held)) else self._messages(record)
+        are_texts = all(isinstance(value, str | None) for value in held)
+        return self._texts(record) if are_texts else self._messages(record)
 
     def _texts(self, record: Record) -> "PreferenceRow":
         chosen, rejected = (record.text(name) for name in (self.chosen, self.rejected))
@@ -106,10 +107,6 @@ class PreferenceRow(NamedTuple):
     def prompt(self) -> list[Message]:
         """The messages before the answers."""
         return list(self.chosen.messages[: self.chosen.first or 1])
-
-
-def _is_text(value: object) -> bool:
-    return value is None or isinstance(value, str)
 
 
 def _messages(record: Record, column: str, role: str) -> list[Message]:
