@@ -127,19 +127,7 @@ class ChatTemplate:
         return self.render_batch([request])[0].text
 
     def render_batch(self, requests: Iterable[RenderRequest]) -> list[Rendered]:
-        """Formats many chats in one process.
-
-        Args:
-            requests: The chats.
-
-        Returns:
-            The text of each.
-
-        Raises:
-            ArgumentError: Messages cannot be written as JSON.
-            DataError: The template rejects a chat, or needs too much time or memory for it; names
-                its line.
-        """
+        """Formats many chats in one process, see `render`; an error names the line of its chat."""
         found = self.attempt_batch(requests)
         for answer in found:
             if isinstance(answer, DataError):
@@ -149,16 +137,7 @@ class ChatTemplate:
     def attempt_batch(self, requests: Iterable[RenderRequest]) -> list[Rendered | DataError]:
         """Formats many chats, and returns errors for those that the template rejects.
 
-        Args:
-            requests: The chats.
-
-        Returns:
-            The text of each, or the error. The list ends after a chat that needs too much time or
-            memory.
-
-        Raises:
-            ArgumentError: Messages cannot be written as JSON.
-            DataError: The template is invalid.
+        The list ends after a chat that needs too much time or memory.
         """
         requests = list(requests)
         asked = [

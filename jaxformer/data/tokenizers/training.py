@@ -37,18 +37,10 @@ def default_special_tokens(kind: str) -> list[str]:
 
 
 def train(kind: str, vocab_size: int, texts: Iterable[str]) -> tuple[Tokenizer, str, str]:
-    """Trains a tokenizer.
-
-    Args:
-        kind: "bpe", "wordpiece" or "unigram".
-        vocab_size: The maximum number of tokens, special tokens included.
-        texts: The texts to learn from.
+    """Trains a tokenizer with at most `vocab_size` tokens, special tokens included.
 
     Returns:
         (the tokenizer, its end-of-text token, its padding token).
-
-    Raises:
-        DataError: The texts cannot give such a tokenizer.
     """
     texts = iter(texts)
     first = next(texts, None)
@@ -61,10 +53,8 @@ def train(kind: str, vocab_size: int, texts: Iterable[str]) -> tuple[Tokenizer, 
 def characters(alphabet: str) -> tuple[Tokenizer, str, str]:
     """Makes a tokenizer with a token for each character, and "|" for a blank between words.
 
-    The ids are those of the special tokens of wav2vec 2.0, then of the blank and the characters.
-
-    Args:
-        alphabet: The characters, without blanks.
+    The first ids are those of the special tokens of wav2vec 2.0, then come the blank and the
+    characters.
 
     Returns:
         (the tokenizer, its end-of-text token, its padding token).
@@ -79,12 +69,8 @@ def characters(alphabet: str) -> tuple[Tokenizer, str, str]:
 def character_tokenizer(
     vocabulary: dict[str, int], *, unknown: str | None, delimiter: str
 ) -> Tokenizer:
-    """Returns a tokenizer with a token for each character, as `Wav2Vec2CTCTokenizer` has.
-
-    Args:
-        vocabulary: The id of each token.
-        unknown: The token of all other characters.
-        delimiter: The token of the blank between words.
+    """Returns a tokenizer with a token for each character, as `Wav2Vec2CTCTokenizer` has; the
+    delimiter stands for the blank between words.
     """
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
     tokenizer.normalizer = normalizers.Replace(" ", delimiter)
@@ -106,12 +92,7 @@ def cut(text: str) -> list[str]:
 
 
 def bpe_merges(ids: Mapping[str, int], order: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Returns the pairs of pieces that a BPE merges, the first ones first.
-
-    Args:
-        ids: The id of each piece.
-        order: The pieces of which texts consist, and when each is made of two others.
-    """
+    """Returns the pairs of pieces that a BPE merges; `order` says when each is made of two."""
     found = sorted(
         (place, ids[text[:cut]], ids[text[cut:]], text[:cut], text[cut:])
         for text, place in order.items()
