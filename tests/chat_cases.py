@@ -4,16 +4,9 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from hf_checkpoints import SENTENCES, byte_bpe, fast
-from tokenizers import (
-    AddedToken,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    trainers,
-)
+from hf_checkpoints import byte_bpe, fast
+from tokenizer_folders import BLANK_IN_FRONT, byte_fallback, unigram
+from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers
 
 import jaxformer.data.chat
 
@@ -150,7 +143,11 @@ TOOLS = [
         "function": {
             "name": "depth",
             "description": "The depth of a lake in metres.",
-            "parameters": {"type": "object", "properties": {"lake": {"type": "string"}}},
+            "parameters": {
+                "type": "object",
+                "properties": {"lake": {"type": "string", "description": "Its <name> & more"}},
+                "required": ["lake"],
+            },
         },
     }
 ]
@@ -175,61 +172,27 @@ def _bytes():
     return fast(rust, **_ROLES)
 
 
-def _metaspace(scheme="first"):
-    rust = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
-    rust.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
-    rust.decoder = decoders.Metaspace(prepend_scheme=scheme)
-    fallback = [f"<0x{byte:02X}>" for byte in range(256)]
-    trainer = trainers.BpeTrainer(
-        vocab_size=600, special_tokens=["<unk>", *SPECIAL, *fallback], show_progress=False
+def _metaspace():
+    rust = byte_fallback(
+        "<unk>",
+        *SPECIAL,
+        vocab_size=600,
+        pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="first", split=False),
+        decoder=decoders.Metaspace(prepend_scheme="first"),
     )
-    rust.train_from_iterator(SENTENCES, trainer)
-    # Bytes are ordinary tokens.
-    rust = Tokenizer.from_str(_without_bytes(rust.to_str()))
     return fast(rust, **_ROLES, unk_token="<unk>")
-
-
-def _without_bytes(definition):
-    import json
-
-    stored = json.loads(definition)
-    stored["added_tokens"] = [
-        token for token in stored["added_tokens"] if not token["content"].startswith("<0x")
-    ]
-    return json.dumps(stored)
 
 
 def _legacy():
     """Llama 2's: blanks and the one in front are made by the normalizer, before each piece."""
     rust = _metaspace().backend_tokenizer
     rust.pre_tokenizer = None
-    rust.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    )
-    rust.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1),
-        ]
-    )
+    rust.normalizer, rust.decoder = BLANK_IN_FRONT["normalizer"], BLANK_IN_FRONT["decoder"]
     return fast(rust, **_ROLES, unk_token="<unk>")
 
 
 def _unigram():
-    rust = Tokenizer(models.Unigram())
-    rust.normalizer = normalizers.NFKC()
-    rust.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
-    rust.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=300,
-        special_tokens=["<unk>", *SPECIAL],
-        unk_token="<unk>",
-        show_progress=False,
-    )
-    rust.train_from_iterator(SENTENCES, trainer)
-    return fast(rust, **_ROLES, unk_token="<unk>")
+    return fast(unigram("<unk>", *SPECIAL)(), **_ROLES, unk_token="<unk>")
 
 
 def _added():

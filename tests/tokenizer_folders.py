@@ -136,16 +136,12 @@ def tiktoken(name):
     """A file of ranks."""
 
     def write(folder):
-        character = {char: byte for byte, char in enumerate(byte_alphabet())}
+        byte_of = {char: byte for byte, char in enumerate(byte_alphabet())}
         stored = json.loads(byte_bpe(())[0].to_str())["model"]["vocab"]
-        tokens = [bytes(character[char] for char in text) for text in stored]
-        order = sorted(tokens, key=lambda token: (len(token) > 1, stored_rank(stored, token)))
-        lines = (base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(order))
+        order = sorted(stored, key=lambda text: (len(text) > 1, stored[text]))
+        tokens = (bytes(byte_of[char] for char in text) for text in order)
+        lines = (base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens))
         (folder / name).write_bytes(b"".join(lines))
-
-    def stored_rank(stored, token):
-        alphabet = byte_alphabet()
-        return stored["".join(alphabet[byte] for byte in token)]
 
     return write
 
@@ -158,13 +154,11 @@ def saved(make):
     return lambda folder: make().save(str(folder / "tokenizer.json"))
 
 
-def byte_level(*special, before=(), post=None, normalizer=None):
-    """Byte-level BPE, as of GPT-2, with what comes before."""
+def byte_level(*special, post=None, normalizer=None):
+    """Byte-level BPE, as of GPT-2."""
 
     def make():
         rust, _ = byte_bpe(special)
-        if before:
-            rust.pre_tokenizer = pre_tokenizers.Sequence(list(before))
         if normalizer is not None:
             rust.normalizer = normalizer
         if post is not None:
@@ -189,23 +183,38 @@ def _roberta(rust):
     )
 
 
-def llama_json():
-    """Llama 2's: the blank in front is made by the normalizer."""
+def byte_fallback(*special, vocab_size, **parts):
+    """BPE with a token for each byte of unknown characters."""
     rust = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
-    rust.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    )
-    parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    rust.decoder = decoders.Sequence([*parts, decoders.Strip(" ", 1)])
-    special = ["<unk>", "<s>", "</s>"]
+    for name, part in parts.items():
+        setattr(rust, name, part)
     fallback = [f"<0x{byte:02X}>" for byte in range(256)]
     trainer = trainers.BpeTrainer(
-        vocab_size=700, special_tokens=special + fallback, show_progress=False
+        vocab_size=vocab_size, special_tokens=[*special, *fallback], show_progress=False
     )
     rust.train_from_iterator(SENTENCES, trainer)
     stored = json.loads(rust.to_str())
-    stored["added_tokens"] = stored["added_tokens"][:3]  # bytes are ordinary tokens
-    rust = Tokenizer.from_str(json.dumps(stored))
+    stored["added_tokens"] = stored["added_tokens"][: len(special)]  # bytes are ordinary tokens
+    return Tokenizer.from_str(json.dumps(stored))
+
+
+BLANK_IN_FRONT = {
+    "normalizer": normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]),
+    "decoder": decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1),
+        ]
+    ),
+}
+"""Llama 2's parts: the normalizer makes blanks and the one in front."""
+
+
+def llama_json():
+    """Llama 2's."""
+    rust = byte_fallback("<unk>", "<s>", "</s>", vocab_size=700, **BLANK_IN_FRONT)
     rust.post_processor = _begins("<s>")(rust)
     return rust
 
@@ -250,9 +259,18 @@ def _padded():
     return rust
 
 
-_GENERIC = {"tokenizer_class": "PreTrainedTokenizerFast"}
+def of_class(name, **settings):
+    """A tokenizer_config.json."""
+    return {"tokenizer_class": name, **settings}
+
+
+def generic(**settings):
+    """A tokenizer_config.json that names no class of a model."""
+    return of_class("PreTrainedTokenizerFast", **settings)
+
+
 _TEXT = {"unk_token": "<unk>", "pad_token": "<pad>", "eos_token": "</s>", "bos_token": "<s>"}
-_LLAMA = {"tokenizer_class": "LlamaTokenizer"}
+_GERMAN = of_class("MBartTokenizer", src_lang="de_DE", tgt_lang="en_XX")
 _PHI3 = {
     "0": added("<unk>", special=True),
     "1": added("<s>", special=True),
@@ -260,26 +278,22 @@ _PHI3 = {
     "701": added("<|end|>", special=True, rstrip=True),
     "700": added("<|user|>", special=True, rstrip=True),
 }
-_MISTRAL = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
+_BEGIN, _END_OF_TURN = "<|begin_of_text|>", "<|im_end|>"
 
 # What makes the vocabulary, config.json (a model_type), and tokenizer_config.json.
 OLD = {
     "bert": (words, "bert", None),
-    "bert_cased": (words, "bert", {"do_lower_case": False, "tokenizer_class": "BertTokenizer"}),
-    "distilbert": (words, "distilbert", {"tokenizer_class": "DistilBertTokenizer"}),
+    "bert_cased": (words, "bert", of_class("BertTokenizer", do_lower_case=False)),
+    "distilbert": (words, "distilbert", of_class("DistilBertTokenizer")),
     "mpnet": (lambda f: words(f, (*_ROBERTA[:3], "[UNK]", "<mask>")), "mpnet", None),
     "gpt2": (merges(_END), "gpt2", None),
-    "gptj": (merges(_END), "gptj", {"tokenizer_class": "GPT2Tokenizer"}),
-    "phi": (merges(_END), "phi", {"tokenizer_class": "CodeGenTokenizer"}),
+    "gptj": (merges(_END), "gptj", of_class("GPT2Tokenizer")),
+    "phi": (merges(_END), "phi", of_class("CodeGenTokenizer")),
     "opt": (
         merges(*_ROBERTA[:4]),
         "opt",
-        {
-            "tokenizer_class": "GPT2Tokenizer",
-            "add_bos_token": True,
-            **dict.fromkeys(("bos_token", "eos_token", "unk_token"), "</s>"),
-            "pad_token": "<pad>",
-        },
+        of_class("GPT2Tokenizer", add_bos_token=True, pad_token="<pad>")
+        | dict.fromkeys(("bos_token", "eos_token", "unk_token"), "</s>"),
     ),
     "roberta": (merges(*_ROBERTA), "roberta", None),
     "bart": (merges(*_ROBERTA), "bart", None),
@@ -288,48 +302,37 @@ OLD = {
     "qwen2": (
         merges(_END),
         "qwen2",
-        {
-            "tokenizer_class": "Qwen2Tokenizer",
-            "eos_token": "<|im_end|>",
-            "additional_special_tokens": ["<|im_start|>", "<|im_end|>"],
-        },
+        of_class("Qwen2Tokenizer", eos_token=_END_OF_TURN)
+        | {"additional_special_tokens": ["<|im_start|>", _END_OF_TURN]},
     ),
     "llama": (
         sentencepiece("tokenizer.model", **LLAMA),
         "llama",
-        _LLAMA | {"add_bos_token": True, "legacy": True},
+        of_class("LlamaTokenizer", add_bos_token=True, legacy=True),
     ),
     "llama_first": (
         sentencepiece("tokenizer.model", **LLAMA),
         "llama",
-        _LLAMA | {"add_bos_token": True, "pad_token": "<pad>"},
+        of_class("LlamaTokenizer", add_bos_token=True, pad_token="<pad>"),
     ),
     "gemma": (
         sentencepiece("tokenizer.model", **GEMMA),
         "gemma",
-        {"tokenizer_class": "GemmaTokenizer", "add_bos_token": True},
+        of_class("GemmaTokenizer", add_bos_token=True),
     ),
     "t5": (sentencepiece("spiece.model", **T5), "t5", None),
     "t5_few": (
         sentencepiece("spiece.model", **T5),
         "t5",
-        {
-            "tokenizer_class": "T5Tokenizer",
-            "extra_ids": 8,
-            "additional_special_tokens": _SENTINELS,
-        },
+        of_class("T5Tokenizer", extra_ids=8, additional_special_tokens=_SENTINELS),
     ),
     "albert": (sentencepiece("spiece.model", **ALBERT), "albert", None),
     "xlm_roberta": (sentencepiece("sentencepiece.bpe.model"), "xlm-roberta", None),
-    "mbart": (
-        sentencepiece("sentencepiece.bpe.model"),
-        "mbart",
-        {"tokenizer_class": "MBartTokenizer", "src_lang": "de_DE", "tgt_lang": "en_XX"},
-    ),
+    "mbart": (sentencepiece("sentencepiece.bpe.model"), "mbart", _GERMAN),
     "mistral_model": (
         sentencepiece("tokenizer.model", **LLAMA),
         "mistral",
-        _LLAMA | {"add_bos_token": True, "legacy": True, "bos_token": "<s>"},
+        of_class("LlamaTokenizer", add_bos_token=True, legacy=True, bos_token="<s>"),
     ),
     "pegasus": (sentencepiece("spiece.model", **T5), "pegasus", None),
     "deberta_v2": (
@@ -340,160 +343,154 @@ OLD = {
     "tiktoken": (
         tiktoken("tiktoken.model"),
         "llama",
-        _GENERIC
-        | {
-            "added_tokens_decoder": {
+        generic(
+            added_tokens_decoder={
                 "400": added("<|begin|>", special=True),
                 "403": added("<|end|>", special=True),
             },
-            "bos_token": "<|begin|>",
-            "eos_token": "<|end|>",
-        },
+            bos_token="<|begin|>",
+            eos_token="<|end|>",
+        ),
     ),
 }
 MODERN = {
-    "gpt2_json": (saved(byte_level(_END)), "gpt2", {"tokenizer_class": "GPT2Tokenizer"}),
+    "gpt2_json": (saved(byte_level(_END)), "gpt2", of_class("GPT2Tokenizer")),
     "gpt2_prefix": (
         saved(byte_level(_END)),
         "gpt2",
-        {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True},
+        of_class("GPT2Tokenizer", add_prefix_space=True),
     ),
     "gpt2_no_settings": (saved(byte_level(_END)), "gpt2", None),
     "roberta_prefix": (
         saved(byte_level(*_ROBERTA, post=_roberta)),
         "roberta",
-        {"tokenizer_class": "RobertaTokenizerFast", "add_prefix_space": True}
+        of_class("RobertaTokenizerFast", add_prefix_space=True)
         | {"mask_token": added("<mask>", lstrip=True, __type="AddedToken")},
     ),
     "only_in_added_tokens_decoder": (
         saved(byte_level(_END)),
         "gpt2",
-        _GENERIC
-        | {
-            "added_tokens_decoder": {
+        generic(
+            added_tokens_decoder={
                 "0": added(_END, special=True),
                 "400": added("<tool>"),
-                "401": added("<|im_end|>", special=True),
+                "401": added(_END_OF_TURN, special=True),
                 "402": added("red boat", normalized=True),
             },
-            "eos_token": "<|im_end|>",
-        },
+            eos_token=_END_OF_TURN,
+        ),
     ),
     "only_in_extra_special_tokens": (
         saved(byte_level(_END)),
         "gpt2",
-        {"tokenizer_class": "GPT2Tokenizer", "extra_special_tokens": {"image_token": "<image>"}}
+        of_class("GPT2Tokenizer", extra_special_tokens={"image_token": "<image>"})
         | {"pad_token": "<|pad|>"},
     ),
     "split_special_tokens": (
-        saved(byte_level(_END, "<|im_end|>")),
+        saved(byte_level(_END, _END_OF_TURN)),
         "qwen2",
-        _GENERIC | {"split_special_tokens": True, "eos_token": _END, "pad_token": "<|im_end|>"},
+        generic(split_special_tokens=True, eos_token=_END, pad_token=_END_OF_TURN),
     ),
-    "llama_json": (saved(llama_json), "llama", _LLAMA | {"add_bos_token": True}),
-    "llama_json_legacy": (saved(llama_json), "llama", _LLAMA | {"legacy": True}),
+    "llama_json": (saved(llama_json), "llama", of_class("LlamaTokenizer", add_bos_token=True)),
+    "llama_json_legacy": (saved(llama_json), "llama", of_class("LlamaTokenizer", legacy=True)),
     "llama_json_no_prefix": (
         saved(llama_json),
         "llama",
-        _LLAMA | {"add_prefix_space": False, "add_bos_token": False, "add_eos_token": True},
+        of_class("LlamaTokenizer", add_prefix_space=False, add_bos_token=False, add_eos_token=True),
     ),
-    "phi3": (saved(llama_json), "phi3", _LLAMA | {"added_tokens_decoder": _PHI3}),
+    "phi3": (saved(llama_json), "phi3", of_class("LlamaTokenizer", added_tokens_decoder=_PHI3)),
     "llama3": (
         saved(
             byte_level(
-                "<|begin_of_text|>",
+                _BEGIN,
                 "<|eot_id|>",
                 post=lambda rust: processors.Sequence(
-                    [processors.ByteLevel(trim_offsets=False), _begins("<|begin_of_text|>")(rust)]
+                    [processors.ByteLevel(trim_offsets=False), _begins(_BEGIN)(rust)]
                 ),
             )
         ),
         "llama",
-        _GENERIC
-        | {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"}
-        | {"clean_up_tokenization_spaces": True},
+        generic(bos_token=_BEGIN, eos_token="<|eot_id|>", clean_up_tokenization_spaces=True),
     ),
     "byte_level_llama_class": (
         saved(byte_level("<s>", "</s>", post=_begins("<s>"))),
         "llama",
-        {"tokenizer_class": "LlamaTokenizerFast"},
+        of_class("LlamaTokenizerFast"),
     ),
-    "mistral_json": (saved(llama_json), "mistral", _LLAMA | {"add_eos_token": True}),
+    "mistral_json": (saved(llama_json), "mistral", of_class("LlamaTokenizer", add_eos_token=True)),
     "qwen2_json": (
-        saved(byte_level(_END, "<|im_start|>", "<|im_end|>", normalizer=normalizers.NFC())),
+        saved(byte_level(_END, "<|im_start|>", _END_OF_TURN, normalizer=normalizers.NFC())),
         "qwen2",
-        {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>", "pad_token": _END},
+        of_class("Qwen2Tokenizer", eos_token=_END_OF_TURN, pad_token=_END),
     ),
     "gpt_neox": (
         saved(byte_level(_END, "<|padding|>")),
         "gpt_neox",
-        {"tokenizer_class": "GPTNeoXTokenizer", "add_bos_token": True},
+        of_class("GPTNeoXTokenizer", add_bos_token=True),
     ),
     "gemma_json": (
         saved(unigram("<pad>", "<eos>", "<bos>", "<unk>", prefix="never")),
         "albert",
-        _GENERIC | {"bos_token": "<bos>", "add_bos_token": True},
+        generic(bos_token="<bos>", add_bos_token=True),
     ),
     "t5_json": (
         saved(unigram("<pad>", "</s>", "<unk>", *_SENTINELS)),
         "t5",
-        {"tokenizer_class": "T5Tokenizer", "extra_ids": 8} | {"clean_up_tokenization_spaces": True},
+        of_class("T5Tokenizer", extra_ids=8, clean_up_tokenization_spaces=True),
     ),
     "xlm_roberta_json": (
         saved(unigram("<s>", "<pad>", "</s>", "<unk>", "<mask>")),
         "xlm-roberta",
-        {"tokenizer_class": "XLMRobertaTokenizer"},
+        of_class("XLMRobertaTokenizer"),
     ),
     "mbart_json": (
         saved(unigram("<s>", "<pad>", "</s>", "<unk>", "ar_AR", "de_DE", "en_XX", "<mask>")),
         "mbart",
-        {"tokenizer_class": "MBartTokenizer", "src_lang": "de_DE", "tgt_lang": "en_XX"},
+        _GERMAN,
     ),
     "bert_json": (
         saved(_wordpiece),
         "bert",
-        {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
-        | {"clean_up_tokenization_spaces": True},
+        of_class("BertTokenizer", do_lower_case=True, clean_up_tokenization_spaces=True),
     ),
     "bert_json_cased": (
         saved(_wordpiece),
         "bert",
-        {"tokenizer_class": "BertTokenizer", "do_lower_case": False, "strip_accents": True},
+        of_class("BertTokenizer", do_lower_case=False, strip_accents=True),
     ),
-    "bert_padded": (saved(_padded), "bert", {"tokenizer_class": "BertTokenizer"}),
+    "bert_padded": (saved(_padded), "bert", of_class("BertTokenizer")),
     "distilbert_json": (saved(_wordpiece), "distilbert", None),
     "wordpiece_generic": (
         saved(_wordpiece),
         "modernbert",
-        _GENERIC | {"clean_up_tokenization_spaces": True, "mask_token": "[MASK]"},
+        generic(clean_up_tokenization_spaces=True, mask_token="[MASK]"),
     ),
-    "word_level": (saved(word_level), "bert", _GENERIC | {"unk_token": "[UNK]"}),
+    "word_level": (saved(word_level), "bert", generic(unk_token="[UNK]")),
     "unigram_generic": (
         saved(unigram("<s>", "</s>", "<unk>", "<pad>")),
         "llama",
-        _GENERIC | _TEXT | {"clean_up_tokenization_spaces": True},
+        generic(**_TEXT, clean_up_tokenization_spaces=True),
     ),
     "bloom": (
         saved(byte_level("<unk>", "<s>", "</s>", "<pad>")),
         "bloom",
-        {"tokenizer_class": "BloomTokenizerFast", "add_prefix_space": True} | _TEXT,
+        of_class("BloomTokenizerFast", add_prefix_space=True, **_TEXT),
     ),
     "deberta": (
         saved(byte_level("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")),
         "deberta",
-        {"tokenizer_class": "DebertaTokenizer", "add_prefix_space": True},
+        of_class("DebertaTokenizer", add_prefix_space=True),
     ),
     "whole_words": (
         saved(byte_level(_END)),
         "gpt2",
-        _GENERIC
-        | {
-            "added_tokens_decoder": {
+        generic(
+            added_tokens_decoder={
                 "0": added(_END, special=True),
                 "400": added("the", single_word=True, normalized=True),
                 "401": added("<b>", lstrip=True, rstrip=True),
             }
-        },
+        ),
     ),
 }
 FOLDERS = OLD | MODERN
@@ -503,30 +500,25 @@ my ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl
 wo xh yi yo zh zu"""
 _LANGUAGES = [f"__{code}__" for code in _CODES.split()]
 PYTHON = {
-    "byt5": (nothing, "t5", {"tokenizer_class": "ByT5Tokenizer", "extra_ids": 5}),
+    "byt5": (nothing, "t5", of_class("ByT5Tokenizer", extra_ids=5)),
     "byt5_names": (
         nothing,
         "t5",
-        {"tokenizer_class": "ByT5Tokenizer", "extra_ids": 8, "eos_token": "</s>"}
+        of_class("ByT5Tokenizer", extra_ids=8, eos_token="</s>")
         | {"additional_special_tokens": _SENTINELS},
     ),
-    "esm": (amino_acids, "esm", {"tokenizer_class": "EsmTokenizer"}),
+    "esm": (amino_acids, "esm", of_class("EsmTokenizer")),
     "m2m_100": (
         shuffled,
         "m2m_100",
-        {"tokenizer_class": "M2M100Tokenizer", "src_lang": "fr"}
-        | {"additional_special_tokens": _LANGUAGES},
+        of_class("M2M100Tokenizer", src_lang="fr", additional_special_tokens=_LANGUAGES),
     ),
-    "m2m_100_no_names": (shuffled, "m2m_100", {"tokenizer_class": "M2M100Tokenizer"}),
-    "siglip": (
-        sentencepiece("spiece.model", **T5),
-        "siglip",
-        {"tokenizer_class": "SiglipTokenizer"},
-    ),
+    "m2m_100_no_names": (shuffled, "m2m_100", of_class("M2M100Tokenizer")),
+    "siglip": (sentencepiece("spiece.model", **T5), "siglip", of_class("SiglipTokenizer")),
     "siglip_cased": (
         sentencepiece("spiece.model", **T5),
         "siglip",
-        {"tokenizer_class": "SiglipTokenizer", "do_lower_case": False, "pad_token": "</s>"},
+        of_class("SiglipTokenizer", do_lower_case=False, pad_token="</s>"),
     ),
 }
 """Classes of transformers that are Python code, and have no tokenizer of the library."""
@@ -534,15 +526,15 @@ REFUSED = {
     "m2m_100_lacks_a_piece": (
         lambda folder: shuffled(folder, leave_out=["e"]),
         "m2m_100",
-        {"tokenizer_class": "M2M100Tokenizer"},
+        of_class("M2M100Tokenizer"),
     ),
-    "marian": (marian, "marian", {"tokenizer_class": "MarianTokenizer"}),
+    "marian": (marian, "marian", of_class("MarianTokenizer")),
     "bert_japanese": (
         words,
         "bert",
-        {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "basic"},
+        of_class("BertJapaneseTokenizer", word_tokenizer_type="basic"),
     ),
-    "gpt_sw3": (sentencepiece("spiece.model"), "gpt2", {"tokenizer_class": "GPTSw3Tokenizer"}),
+    "gpt_sw3": (sentencepiece("spiece.model"), "gpt2", of_class("GPTSw3Tokenizer")),
 }
 """Classes of Python code that give ids which no tokenizer of the library gives."""
 

@@ -1,6 +1,5 @@
 """Answers in the published templates that TRL ships, held to its variants with marks."""
 
-import importlib.util
 import json
 import re
 from contextlib import suppress
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from chat_cases import ASSISTANT, SYSTEM, TOOL, TOOLS, USER
+from chat_cases import ASSISTANT, STOCK, SYSTEM, TOOL, TOOLS, USER
 from hf_checkpoints import byte_bpe
 from tokenizers import AddedToken
 
@@ -20,10 +19,9 @@ from jaxformer.errors import DataError
 
 pytestmark = pytest.mark.torch
 
-_TRL = importlib.util.find_spec("trl")
-FOLDER = Path(_TRL.origin).with_name("chat_templates") if _TRL else Path("missing")
-STOCK = sorted(p.stem for p in FOLDER.glob("*.jinja") if not p.stem.endswith("_training"))
-WITH_TWIN = [name for name in STOCK if (FOLDER / f"{name}_training.jinja").exists()]
+SOURCES = {file.stem: file.read_text() for file in STOCK}
+NAMES = [name for name in SOURCES if not name.endswith("_training")]
+WITH_TWIN = [name for name in NAMES if f"{name}_training" in SOURCES]
 
 BOS, EOS = "<s>", "</s>"
 _SPECIAL = re.compile(
@@ -74,17 +72,13 @@ CHATS = {
 }
 
 
-def source_of(name):
-    return (FOLDER / f"{name}.jinja").read_text()
-
-
 @cache
 def encoder(name):
     rust, _ = byte_bpe((BOS, EOS))
-    names = sorted({found for stem in STOCK for found in _SPECIAL.findall(source_of(stem))})
+    names = sorted({found for stem in NAMES for found in _SPECIAL.findall(SOURCES[stem])})
     rust.add_special_tokens([AddedToken(each, normalized=False) for each in names])
     template = compiled_template(
-        Path(name), source_of(name), {"bos_token": BOS, "eos_token": EOS, "pad_token": EOS}
+        Path(name), SOURCES[name], {"bos_token": BOS, "eos_token": EOS, "pad_token": EOS}
     )
     return ChatEncoder(rust, template)
 
@@ -93,7 +87,7 @@ def conversations(name):
     """The chats that a template takes; some take contents as lists alone."""
     found = {}
     for kind, (messages, tools) in CHATS.items():
-        if "content'][0]" in source_of(name) or name in ("llava_next", "smolvlm"):
+        if "content'][0]" in SOURCES[name] or name in ("llava_next", "smolvlm"):
             messages = [
                 message | {"content": [{"type": "text", "text": message["content"]}]}
                 for message in messages
@@ -106,7 +100,7 @@ def conversations(name):
 
 
 @pytest.mark.quick("qwen3")
-@pytest.mark.parametrize("name", STOCK)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_answer_of_every_published_template_is_learned(name):
     chats = conversations(name)
     assert len(chats) >= len(CHATS) - 3
@@ -158,16 +152,12 @@ def test_masks_are_those_of_trls_variant(name):
 
 
 def _header(encoder):
-    asked = [{"role": USER, "content": [{"type": "text", "text": "a"}]}]
-    try:
-        text = encoder._template.render([{"role": USER, "content": "a"}])
-        before = encoder._template.render(
-            [{"role": USER, "content": "a"}], add_generation_prompt=False
-        )
-    except DataError:
-        text = encoder._template.render(asked)
-        before = encoder._template.render(asked, add_generation_prompt=False)
-    return text[len(before) :].partition("<think>")[0]
+    for content in ("a", [{"type": "text", "text": "a"}]):
+        asked = [{"role": USER, "content": content}]
+        with suppress(DataError):
+            before = encoder._template.render(asked, add_generation_prompt=False)
+            return encoder._template.render(asked)[len(before) :].partition("<think>")[0]
+    raise AssertionError("the template takes no question")
 
 
 def _runs(text, places):

@@ -3,28 +3,13 @@
 import re
 
 import pytest
-from chat_cases import STOCK, STOCK_TOKENS
+from chat_cases import STOCK, STOCK_TOKENS, TOOLS
 
 from jaxformer.data.chat.template import ChatTemplate, Conversation, RenderRequest
 from jaxformer.errors import DataError
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.torch
-
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "depth",
-            "description": "The depth of a lake in metres.",
-            "parameters": {
-                "type": "object",
-                "properties": {"lake": {"type": "string", "description": "Its <name> & more"}},
-                "required": ["lake"],
-            },
-        },
-    }
-]
 
 
 def said(role, content, **more):
