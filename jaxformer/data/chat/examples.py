@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 
 from jaxformer.data.dataset import Batch, ExampleSource
-from jaxformer.data.text.packing import best_fit_decreasing
+from jaxformer.data.objectives.base import next_tokens
+from jaxformer.data.text.packing import PackedRows, TokenStream, best_fit_decreasing
 
 LossPer = Literal["token", "answer"]
 
@@ -66,49 +67,31 @@ class ChatExamples(ExampleSource):
         sequence_length: int,
         pad_id: int,
     ):
-        self._length, self._pad_id = sequence_length, pad_id
-        self._tokens = np.concatenate(tokens)
         self._weights = np.concatenate(weights)
-        self._offsets = np.cumsum([0, *map(len, tokens)])
+        offsets = np.cumsum([0, *map(len, tokens)])
         # The last token of a conversation has no target.
-        lengths = np.diff(self._offsets) - 1
+        lengths = np.diff(offsets) - 1
         row_of = packing.rows(lengths, sequence_length)
-        self._order = np.argsort(row_of, kind="stable")
-        self._first = np.searchsorted(row_of[self._order], np.arange(row_of.max() + 2))
-        self.utilisation = int(lengths.sum()) / (len(self) * sequence_length)
+        stream = TokenStream(np.concatenate(tokens), offsets, 0)
+        self._rows = PackedRows(stream, sequence_length, pad_id, offsets[:-1], lengths, row_of)
+        self.utilisation = self._rows.utilisation
 
     def __len__(self) -> int:
-        return len(self._first) - 1
+        return self._rows.num_rows
 
     def read(self, index: int, rng: np.random.Generator) -> Batch:
         """Returns "inputs", "targets", "weights", "segments" and "positions", each [T].
 
         inputs[t] = x[t],  targets[t] = x[t + 1],  weights[t] = w[t + 1]
         """
-        row, end = self.blank(), 0
-        chosen = self._order[slice(*self._first[index : index + 2])]
-        for segment, number in enumerate(chosen.tolist(), start=1):
-            start, stop = self._offsets[number : number + 2].tolist()
-            length = stop - start - 1
-            place = slice(end, end + length)
-            row["inputs"][place] = self._tokens[start : stop - 1]
-            row["targets"][place] = self._tokens[start + 1 : stop]
-            row["weights"][place] = self._weights[start + 1 : stop]
-            row["segments"][place] = segment
-            row["positions"][place] = np.arange(length)
-            end += length
+        row = next_tokens(self._rows.read(index))
+        for place, source in self._rows.pieces(index):
+            row["weights"][place] = self._weights[source.start + 1 : source.stop + 1]
         return row
 
     def blank(self) -> Batch:
         """Returns a row of padding, whose weights are 0."""
-        size = self._length
-        return {
-            "inputs": np.full(size, self._pad_id, np.int32),
-            "targets": np.full(size, self._pad_id, np.int32),
-            "weights": np.zeros(size, np.float32),
-            "segments": np.zeros(size, np.int32),
-            "positions": np.zeros(size, np.int32),
-        }
+        return next_tokens(self._rows.blank())
 
 
 def answer_weights(answers: np.ndarray, per: LossPer) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import abc
 from bisect import bisect_left, insort
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -153,7 +154,8 @@ class Packed(Packing):
     def rows(self, stream: TokenStream, sequence_length: int, pad_id: int) -> Rows:
         """Returns the rows: the full ones first, then the packed ones."""
         starts, lengths = _pieces(stream.offsets, sequence_length)
-        return _PackedRows(stream, sequence_length, pad_id, starts, lengths)
+        row_of = best_fit_decreasing(lengths, sequence_length)
+        return PackedRows(stream, sequence_length, pad_id, starts, lengths, row_of)
 
 
 class Cut(Packing):
@@ -264,14 +266,20 @@ class _JoinedRows(Rows):
         return _unpacked(np.zeros(1, np.int32), self.sequence_length, self._pad_id)
 
 
-class _PackedRows(Rows):
-    def __init__(self, stream, sequence_length: int, pad_id: int, starts, lengths):
+class PackedRows(Rows):
+    """Rows of pieces of a stream, each a segment; `row_of` numbers the rows without gaps."""
+
+    def __init__(
+        self,
+        stream: TokenStream,
+        sequence_length: int,
+        pad_id: int,
+        starts: np.ndarray,
+        lengths: np.ndarray,
+        row_of: np.ndarray,
+    ):
         self._stream, self._pad_id = stream, pad_id
         self.sequence_length = sequence_length
-        full = lengths == sequence_length
-        row_of = np.empty(len(lengths), np.int64)
-        row_of[full] = np.arange(full.sum())
-        row_of[~full] = full.sum() + best_fit_decreasing(lengths[~full], sequence_length)
         order = np.argsort(row_of, kind="stable")
         self.num_rows = int(row_of.max()) + 1
         self._starts = spilled(starts[order])
@@ -279,19 +287,24 @@ class _PackedRows(Rows):
         self._first = spilled(np.searchsorted(row_of[order], np.arange(self.num_rows + 1)))
         self.utilisation = int(lengths.sum()) / (self.num_rows * sequence_length)
 
-    def read(self, index: int) -> TokenRow:
-        row, end = self.blank(), 0
-        for segment, piece in enumerate(range(*self._first[index : index + 2]), start=1):
+    def pieces(self, index: int) -> Iterator[tuple[slice, slice]]:
+        """Yields the places of each piece of a row: in the row and in the stream."""
+        end = 0
+        for piece in range(*self._first[index : index + 2]):
             start = int(self._starts[piece])
             length = int(self._lengths[piece])
-            tokens = self._stream.tokens[start : start + length + 1]
-            place = slice(end, end + length)
+            yield slice(end, end + length), slice(start, start + length)
+            end += length
+
+    def read(self, index: int) -> TokenRow:
+        row = self.blank()
+        for segment, (place, source) in enumerate(self.pieces(index), start=1):
+            tokens = self._stream.tokens[source.start : source.stop + 1]
             row.tokens[place] = tokens[:-1]
             row.following[place] = tokens[1:]
             row.valid[place] = True
             row.segments[place] = segment
-            row.positions[place] = np.arange(length)
-            end += length
+            row.positions[place] = np.arange(len(tokens) - 1)
         return row
 
     def blank(self) -> TokenRow:
