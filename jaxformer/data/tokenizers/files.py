@@ -31,14 +31,7 @@ _MODELS = (
 )  # fmt: skip
 _MOVED = ("sentencepiece.bpe.model", "source.spm")
 """SentencePiece models whose ids always differ from those of their model."""
-_WITHOUT_FILES = ("ByT5Tokenizer",)
-"""Classes of transformers that need only tokenizer_config.json."""
-_CHARACTERS = ("Wav2Vec2CTCTokenizer",)
-"""Classes whose vocab.json needs no merges.txt, since a token is a character."""
-_SPEECH = ("hubert", "wav2vec2")
-"""The types of models with such a class, for which its name may be missing."""
 _VOCABULARY = "vocab.json"
-_MERGES = "merges.txt"
 _WORDS = "vocab.txt"
 _OTHER_FILES = (
     "a SentencePiece model (tokenizer.model, spiece.model), a tiktoken file, vocab.json with "
@@ -56,13 +49,13 @@ def tokenizer_file(folder: str | os.PathLike) -> Path | None:
         if (file := small_file_in(folder, name)) is not None:
             return file
     vocabulary = small_file_in(folder, _VOCABULARY)
-    alone = small_file_in(folder, _MERGES) is None
-    if vocabulary is not None and (not alone or _of_characters(Path(folder))):
+    has_merges = small_file_in(folder, "merges.txt") is not None
+    if vocabulary is not None and (has_merges or _of_characters(Path(folder))):
         return vocabulary
     named = sorted(path.name for path in Path(folder).glob("*.tiktoken"))
     file = small_file_in(folder, named[0] if named else _WORDS)
-    if file is None and read_settings(Path(folder)).get("tokenizer_class") in _WITHOUT_FILES:
-        return Path(folder, SETTINGS)
+    if file is None and read_settings(Path(folder)).get("tokenizer_class") == "ByT5Tokenizer":
+        return Path(folder, SETTINGS)  # this class needs no other file
     return file
 
 
@@ -70,7 +63,11 @@ def _of_characters(folder: Path) -> bool:
     """Whether vocab.json needs no merges: its tokens are characters, as those of wav2vec 2.0."""
     config = read_object(folder, _CONFIG) or {}
     class_name = read_settings(folder).get("tokenizer_class")
-    return class_name in _CHARACTERS or config.get("model_type") in _SPEECH
+    # The name of the class may be missing.
+    return class_name == "Wav2Vec2CTCTokenizer" or config.get("model_type") in (
+        "hubert",
+        "wav2vec2",
+    )
 
 
 def read_tokenizer(file: Path, pattern: str | None = None) -> Tokenizer:
