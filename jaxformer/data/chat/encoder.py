@@ -60,10 +60,6 @@ class ChatEncoder:
     `answers/spans.py` finds the answers in a text. The token that ends the turn belongs to the
     answer, even if it begins the next message or the template leaves it out after the last answer;
     white space after it does not. A token belongs to an answer if one of its characters does.
-
-    Args:
-        tokenizer: The tokenizer.
-        template: The template.
     """
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate):
@@ -117,10 +113,8 @@ class ChatEncoder:
 
     @cached_property
     def _closing(self) -> tuple[int, str] | None:
-        """The id and the name of the token that ends an answer, if it is also the start of the next
-        message.
-
-        It ends every answer of a conversation except the last.
+        """The id and the name of the token that begins a message, if it also ends the answer
+        before it; the last answer then has no end.
         """
         turns = [*_TURNS, {"role": "user", "content": "c"}]
         try:
@@ -165,15 +159,7 @@ class ChatEncoder:
     def encode_answers(
         self, chats: Sequence[Conversation], everything: bool = False
     ) -> list[EncodedChat]:
-        """Returns the tokens of conversations, each of which has something to learn.
-
-        Args:
-            chats: The conversations, see `encode_batch`.
-            everything: Whether each whole text is one answer.
-
-        Raises:
-            DataError: As in `encode_batch`; or the text of a conversation has no answer.
-        """
+        """Like `encode_batch`, but a text without an answer is an error as well."""
         found = self.encode_batch(chats, everything)
         for chat, encoded in zip(chats, found, strict=True):
             if not encoded.answers[1:].any():

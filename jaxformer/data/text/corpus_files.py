@@ -152,9 +152,7 @@ def _check_tokens(path: Path, stream: TokenStream, tokenizer: Tokenizer) -> None
 
 
 def _array(path: Path, *dtypes: str) -> np.ndarray:
-    """Memory-maps a list of integers; raises DataError if the file is shorter than its header
-    says.
-    """
+    """Memory-maps a list of integers."""
     try:
         array = np.load(ordinary_file(path), mmap_mode="r", allow_pickle=False)
     except DataError:
@@ -167,12 +165,7 @@ def _array(path: Path, *dtypes: str) -> np.ndarray:
 
 
 class ShardWriter:
-    """Writes a shard while it is tokenised.
-
-    Args:
-        folder: An empty folder.
-        tokenizer: The tokenizer.
-    """
+    """Writes a shard to an empty folder while it is tokenised."""
 
     def __init__(self, folder: Path, tokenizer: Tokenizer):
         self._folder = folder

@@ -68,10 +68,8 @@ class TokenStream:
 
 @dataclass(frozen=True)
 class TokenShards:
-    """A corpus in several streams; no row crosses from one into the next.
-
-    Attributes:
-        shards: The streams, in the order of the documents.
+    """A corpus in several streams, in the order of its documents; no row crosses from one into the
+    next.
     """
 
     shards: tuple[TokenStream, ...]

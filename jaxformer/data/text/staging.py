@@ -174,11 +174,8 @@ def _wait_for(lock: IO, home: Path) -> None:
 class TokenisingProgress:
     """Shows documents, tokens, speed and the time left if it takes more than a moment.
 
-    It writes to the standard error, since some commands print their results.
-
-    Args:
-        total: The approximate bytes of text; None if unknown.
-        console: Where to write; None is the standard error.
+    It writes to the standard error, since some commands print their results. `total` is the
+    approximate number of bytes of text, if it is known.
     """
 
     def __init__(self, total: int | None, console: Console | None = None):

@@ -111,11 +111,7 @@ def common_prefix_length(one: str, other: str) -> int:
 
 
 class MarkedText:
-    """The text of a marked conversation.
-
-    Args:
-        text: The text, with marks.
-    """
+    """The text of a marked conversation, and where its marks were."""
 
     def __init__(self, text: str):
         self._ends: dict[int, int] = {}
@@ -145,11 +141,7 @@ class MarkedText:
 
 
 class AnswerFinder:
-    """Finds what the assistant writes in rendered conversations.
-
-    Args:
-        template: The template.
-    """
+    """Finds what the assistant writes in conversations that a template has rendered."""
 
     def __init__(self, template: ChatTemplate):
         self._template = template
@@ -245,8 +237,7 @@ class AnswerFinder:
         return Span(span.place, start, end)
 
     def _turn_end(self, text: str, special: SpecialTokens, start: int, end: int) -> int:
-        """Returns the end of an answer, including the special token that ends it but no space after
-        it.
+        """Returns the end of an answer, after the special token that ends it.
 
         Without one, the token that begins the next message ends it, unless it begins an answer.
         """

@@ -38,12 +38,8 @@ class Answer(NamedTuple):
 
 
 class Dialogue:
-    """The chat template of a model, with its tokenizer.
-
-    Args:
-        tokenizer: The tokenizer.
-        template: The template.
-        folder: The model's folder, whose tokenizer may say how answers are read.
+    """The chat template of a model, with its tokenizer; settings in the model's folder may say how
+    answers are read.
     """
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, folder: Path):

@@ -10,10 +10,8 @@ import sys
 
 
 def main() -> None:
-    """Reads a list of the arguments of `parse_response` from standard input, as JSON.
-
-    Writes a list of {"message"}, or of {"error"}; null where this version of transformers has no
-    such function.
+    """Reads a list of arguments of `parse_response`; writes a {"message"} or an {"error"} for each,
+    or null if this version of transformers has no such function.
     """
     sys.modules["torch"] = None
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1"}
