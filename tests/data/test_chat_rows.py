@@ -35,18 +35,12 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("name", FORMS)
-def test_each_form_is_the_same_conversation(tmp_path, name):
-    (chat,) = read(tmp_path, FORMS[name])
-    assert chat.messages == [ASKED, ANSWER]
-    assert (chat.first, chat.plain, chat.tools) == (0, False, None)
-    assert chat.where == f"{tmp_path / 'chat.jsonl'}:1"
-
-
-def test_forms_may_take_turns_in_a_file(tmp_path):
+def test_each_form_is_the_same_conversation_and_forms_may_take_turns(tmp_path):
     chats = read(tmp_path, *FORMS.values())
-    assert all(chat.messages == [ASKED, ANSWER] for chat in chats)
-    assert [chat.where.rpartition(":")[2] for chat in chats] == list("1234567")
+    for number, (name, chat) in enumerate(zip(FORMS, chats, strict=True), start=1):
+        assert chat.messages == [ASKED, ANSWER], name
+        assert (chat.first, chat.plain, chat.tools) == (0, False, None), name
+        assert chat.where == f"{tmp_path / 'chat.jsonl'}:{number}"
 
 
 def test_alpaca_has_an_input_a_system_message_and_a_history(tmp_path):

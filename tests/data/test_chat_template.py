@@ -160,6 +160,7 @@ def test_an_answer_is_asked_for_unless_it_is_not(tmp_path):
 def test_where_a_template_is_kept(tmp_path):
     message = [{"role": "user", "content": "Hi"}]
     named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "list"}]
+    assert read_chat_template(tmp_path) is None
     save(tmp_path)
     assert read_chat_template(tmp_path) is None
     (tmp_path / "chat_template.json").write_text('{"chat_template": "json"}')
@@ -172,10 +173,6 @@ def test_where_a_template_is_kept(tmp_path):
     found = read_chat_template(tmp_path)
     assert found.render(message) == "jinja"
     assert found.file == tmp_path / "chat_template.jinja"
-
-
-def test_a_folder_without_any_file_has_no_template(tmp_path):
-    assert read_chat_template(tmp_path) is None
 
 
 @pytest.mark.parametrize(

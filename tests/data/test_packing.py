@@ -94,15 +94,10 @@ def test_packed_keeps_whole_documents_and_ends_each_with_end_of_text():
     np.testing.assert_array_equal(shared["positions"], [0, 1, 0, 1, 2])
     np.testing.assert_array_equal(shared["weights"], 1)
     np.testing.assert_array_equal(alone["inputs"], [END, 2, 3, PAD, PAD])
-
-
-def test_padding_is_of_weight_and_segment_zero():
-    row = examples(Packed(), stream_of([2]), 5)[0]
-    np.testing.assert_array_equal(row["inputs"], [END, 2, 3, PAD, PAD])
-    np.testing.assert_array_equal(row["targets"], [2, 3, END, PAD, PAD])
-    np.testing.assert_array_equal(row["weights"], [1, 1, 1, 0, 0])
-    np.testing.assert_array_equal(row["segments"], [1, 1, 1, 0, 0])
-    np.testing.assert_array_equal(row["positions"], [0, 1, 2, 0, 0])
+    np.testing.assert_array_equal(alone["targets"], [2, 3, END, PAD, PAD])
+    np.testing.assert_array_equal(alone["weights"], [1, 1, 1, 0, 0])
+    np.testing.assert_array_equal(alone["segments"], [1, 1, 1, 0, 0])
+    np.testing.assert_array_equal(alone["positions"], [0, 1, 2, 0, 0])
 
 
 @pytest.mark.parametrize("packing", [Joined(), Packed()], ids=str)

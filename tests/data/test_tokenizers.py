@@ -130,18 +130,6 @@ def test_save_and_load_give_the_same_tokenizer(trained, tmp_path):
         assert from_file.pad_id == tokenizer.pad_id
 
 
-@pytest.mark.torch
-def test_transformers_loads_what_is_saved(trained, tmp_path):
-    from transformers import AutoTokenizer
-
-    for name, tokenizer in {"bytes": Bytes().fit([]), "bpe": trained["bpe"]}.items():
-        tokenizer.save(tmp_path / name)
-        theirs = AutoTokenizer.from_pretrained(tmp_path / name)
-        assert theirs(TEXTS[0])["input_ids"] == tokenizer.encode(TEXTS[0]).tolist()
-        assert theirs.eos_token_id == tokenizer.end_of_text_id
-        assert theirs.pad_token_id == tokenizer.pad_id
-
-
 def word_level(folder, tokens, settings=None):
     rust = RustTokenizer(models.WordLevel({token: i for i, token in enumerate(tokens)}, "<unk>"))
     rust.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -286,12 +274,15 @@ def test_special_tokens_must_leave_room():
 
 
 @pytest.mark.torch
-def test_transformers_finds_the_special_tokens(with_special_tokens, tmp_path):
+def test_transformers_loads_what_is_saved(with_special_tokens, tmp_path):
     from transformers import AutoTokenizer
 
     for name, tokenizer in with_special_tokens.items():
         tokenizer.save(tmp_path / name)
         theirs = AutoTokenizer.from_pretrained(tmp_path / name)
+        assert theirs(TEXTS[0])["input_ids"] == tokenizer.encode(TEXTS[0]).tolist()
+        assert theirs.eos_token_id == tokenizer.end_of_text_id
+        assert theirs.pad_token_id == tokenizer.pad_id
         ours = [int(tokenizer.special_ids(role)[0]) for role in ("cls", "sep", "mask")]
         assert [theirs.cls_token_id, theirs.sep_token_id, theirs.mask_token_id] == ours
         assert theirs.convert_tokens_to_ids("<extra_id_0>") == tokenizer.vocab_size - 1
