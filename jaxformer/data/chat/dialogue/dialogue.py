@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from jaxformer.data.chat.calls import function_of, writes_tools
 from jaxformer.data.chat.dialogue.call_syntax import CallSyntax, call_syntax
-from jaxformer.data.chat.dialogue.responses import Response, read_responses, response_template
+from jaxformer.data.chat.dialogue.responses import Response, read_responses
 from jaxformer.data.chat.encoder import ChatEncoder
 from jaxformer.data.chat.messages import check_messages
 from jaxformer.data.chat.template import ChatTemplate, Message
@@ -87,7 +87,11 @@ class Dialogue:
     def answers(self, answers: Sequence[Answer], tools: Tools | None = None) -> list[dict]:
         """Returns the answers of a model as messages."""
         tools = checked_tools(tools)
-        read = self._by_response_template(answers, tools) or [None] * len(answers)
+        responses = (
+            Response(self._decoded(each.tokens), self._decoded(each.prompt), tools)
+            for each in answers
+        )
+        read = read_responses(self._folder, responses) or [None] * len(answers)
         found = []
         for answer, message in zip(answers, read, strict=True):
             message = message or self._by_syntax(answer, tools)
@@ -97,18 +101,6 @@ class Dialogue:
                 message["tool_calls"] = [{"id": f"call{n:05d}", **call} for call, n in pairs]
             found.append({"role": "assistant", "content": "", **message})
         return found
-
-    def _by_response_template(
-        self, answers: Sequence[Answer], tools: Tools | None
-    ) -> list[dict | None] | None:
-        template = response_template(self._folder)
-        if template is None:
-            return None
-        responses = [
-            Response(self._decoded(each.tokens), self._decoded(each.prompt), tools)
-            for each in answers
-        ]
-        return read_responses(template, responses, self._folder)
 
     def _by_syntax(self, answer: Answer, tools: Tools | None) -> dict[str, Any]:
         if not tools or self._syntax is None:

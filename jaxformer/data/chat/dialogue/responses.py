@@ -2,7 +2,7 @@
 
 import json
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,18 +30,17 @@ class Response(NamedTuple):
     """The tools that it may call, whose schemas give the types of arguments."""
 
 
-def response_template(folder: Path) -> Mapping[str, Any] | None:
-    """Returns the response template of a tokenizer; None if it has none."""
-    found = read_settings(folder).get(_FIELD)
-    if found is not None and not isinstance(found, dict):
-        raise DataError(f"{Path(folder, SETTINGS)}: {_FIELD} = {found!r}: must be an object")
-    return found
-
-
 def read_responses(
-    template: Mapping[str, Any], responses: Sequence[Response], where: object
+    folder: Path, responses: Iterable[Response]
 ) -> list[dict[str, Any] | None] | None:
-    """Returns answers as messages."""
+    """Returns answers as messages, None for those that do not fit the response template of the
+    tokenizer in a folder; None if it has no template.
+    """
+    template = read_settings(folder).get(_FIELD)
+    if template is None:
+        return None
+    if not isinstance(template, dict):
+        raise DataError(f"{Path(folder, SETTINGS)}: {_FIELD} = {template!r}: must be an object")
     asked = [{**each._asdict(), _FIELD: template} for each in responses]
     try:
         given = json.dumps(asked).encode()
@@ -49,20 +48,20 @@ def read_responses(
         done = run_script(response_process, given=given, **limits)
     except subprocess.TimeoutExpired:
         raise DataError(
-            f"{where}: {_FIELD}: it did not finish within {_PATIENCE} seconds"
+            f"{folder}: {_FIELD}: it did not finish within {_PATIENCE} seconds"
         ) from None
     if done.returncode:
         raise DataError(
-            f"{where}: {_FIELD}: it computes for longer than {_CPU_SECONDS} seconds, or "
+            f"{folder}: {_FIELD}: it computes for longer than {_CPU_SECONDS} seconds, or "
             "needs too much memory"
         )
     found = json.loads(done.stdout)
     if found is None:
-        warn_once(f"{where}: {_FIELD} is ignored: it needs transformers 5.13 or newer")
+        warn_once(f"{folder}: {_FIELD} is ignored: it needs transformers 5.13 or newer")
         return None
     for each in found:
         if "error" in each:
             warn_once(
-                f"{where}: an answer stays text because {_FIELD} does not fit it: {each['error']}"
+                f"{folder}: an answer stays text because {_FIELD} does not fit it: {each['error']}"
             )
     return [each.get("message") for each in found]
