@@ -69,8 +69,9 @@ def read_sentencepiece(path: Path) -> SentencePieceModel:
     """Reads a model that SentencePiece trained."""
     try:
         fields = list(_fields(read_bytes(path)))
-        trainer = dict(_fields(_last(fields, 2)))
-        normalizer = dict(_fields(_last(fields, 3)))
+        last = dict(fields)
+        trainer = dict(_fields(last.get(2, b"")))
+        normalizer = dict(_fields(last.get(3, b"")))
         pieces = tuple(_piece(value) for number, value in fields if number == 1)
         pieces[trainer.get(40, 0)]
     except (LookupError, ValueError, TypeError, AttributeError, struct.error) as error:
@@ -181,10 +182,6 @@ def _bpe(pieces: Sequence[Piece], unknown: str, byte_fallback: bool) -> models.B
 def _piece(data: bytes) -> Piece:
     fields = dict(_fields(data))
     return Piece(fields[1].decode(), float(fields.get(2, 0.0)), int(fields.get(3, _NORMAL)))
-
-
-def _last(fields: Sequence[tuple[int, bytes | int | float]], number: int) -> bytes:
-    return next((value for found, value in reversed(fields) if found == number), b"")
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes | int | float]]:

@@ -148,7 +148,8 @@ class TrainTokenizer(TokenizerSpec):
         return HuggingFaceTokenizer(rust, end_of_text, pad)
 
     def _check_size(self, extra: int) -> None:
-        smallest = tokenizer_training.smallest_vocabulary(self.kind) + extra
+        special = tokenizer_training.default_special_tokens(self.kind)
+        smallest = len(special) + (1 if self.kind == "wordpiece" else 256) + extra
         if self.vocab_size < smallest:
             raise ConfigError(
                 f"vocab_size: a {self.kind} tokenizer needs at least {smallest} tokens (its "

@@ -26,11 +26,6 @@ def byte_alphabet() -> list[str]:
     return [chr(byte) if byte in printable else chr(next(substitutes)) for byte in range(256)]
 
 
-def smallest_vocabulary(kind: str) -> int:
-    """Returns the number of tokens that a kind has before it learns any."""
-    return len(default_special_tokens(kind)) + (1 if kind == "wordpiece" else 256)
-
-
 def default_special_tokens(kind: str) -> list[str]:
     """Returns the special tokens that every tokenizer of a kind has."""
     return {"bpe": [END_OF_TEXT, PAD], "unigram": _T5, "wordpiece": _BERT}[kind]
