@@ -113,11 +113,8 @@ def _parsed(record: Record, column: str) -> Any:
     value = record.value(column)
     if isinstance(value, str):
         return parse_json(value, f"{record.where}: column {column!r}", object)
-    return _without_nulls(value) if _is_arrow(record.where) else value
-
-
-def _is_arrow(where: str) -> bool:
-    return where.rpartition(", row ")[0].endswith((".parquet", ".arrow"))
+    is_arrow = record.where.rpartition(", row ")[0].endswith((".parquet", ".arrow"))
+    return _without_nulls(value) if is_arrow else value
 
 
 def _without_nulls(value: Any) -> Any:

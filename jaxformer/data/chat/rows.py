@@ -13,7 +13,6 @@ from jaxformer.errors import DataError
 from jaxformer.io.files import parse_json
 
 _PAIRS = "a list of [question, answer]"
-_OTHER_COLUMN = "a list of messages, which the other column holds"
 _SYSTEM = ("system", "system_prompt")
 _SHAREGPT = {
     "human": "user",
@@ -158,7 +157,8 @@ class PromptCompletion(ChatFormat):
             return Conversation(exchange(prompt, completion), where=record.where, plain=True)
         for name, value in zip((self.prompt, self.completion), values, strict=True):
             if isinstance(value, str):
-                raise wrong_value(record.where, name, value, _OTHER_COLUMN)
+                expected = "a list of messages, which the other column holds"
+                raise wrong_value(record.where, name, value, expected)
         prompt, completion = (messages_in(record, name) for name in (self.prompt, self.completion))
         return conversation(record, [*prompt, *completion], len(prompt), needs_answer)
 

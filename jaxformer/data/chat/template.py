@@ -225,8 +225,6 @@ def compiled_template(file: Path, source: str, special_tokens: Mapping[str, str]
 
 def read_template_file(file: Path) -> str:
     """Returns the text of a template's file."""
-    if not file.is_file():
-        raise DataError(f"{file} does not exist, or is not a file (looked from {Path.cwd()})")
     if (size := file.stat().st_size) > _LARGEST:
         raise DataError(f"{file}: {size:,} bytes: must be at most {_LARGEST:,}")
     try:

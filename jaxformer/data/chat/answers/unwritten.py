@@ -1,7 +1,7 @@
 """Warns about chat templates that leave out the reasoning or the tool calls of answers."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 
 from jaxformer.data.chat.answers.spans import answers_of, content_text, name_of_call
@@ -21,36 +21,26 @@ _log = logging.getLogger(__name__)
 
 def warn_about_unwritten(template: ChatTemplate, chats: Sequence[Conversation]) -> None:
     """Warns about a template that leaves out parts of answers other than their text."""
-    _warn(template, chats, "reasoning", _thoughts)
-    _warn(template, chats, "calls of tools", _calls)
-
-
-def _warn(
-    template: ChatTemplate,
-    chats: Sequence[Conversation],
-    kind: str,
-    parts_of: Callable[[Conversation], list[str]],
-) -> None:
-    """Warns about a template that leaves out parts of answers other than their text."""
-    asked = [(chat, parts) for chat in chats if (parts := parts_of(chat))][:_TRIED]
-    if not asked:
-        return
-    form = call_form(template)
-    rendered = template.attempt_batch(
-        RenderRequest(convert_calls(chat._replace(tools=None), form, template.file))
-        for chat, _ in asked
-    )
-    total, lost = 0, []
-    for (chat, parts), text in zip(asked, rendered, strict=False):
-        if isinstance(text, Rendered):
-            written = "".join(text.text.split())
-            total += len(parts)
-            lost += [chat.where for part in parts if "".join(part.split()) not in written]
-    if lost:
-        _log.warning(
-            "%s: the template leaves %s out, those of %d of %d answers, the first %s",
-            template.file, kind, len(lost), total, lost[0],
-        )  # fmt: skip
+    for kind, parts_of in (("reasoning", _thoughts), ("calls of tools", _calls)):
+        asked = [(chat, parts) for chat in chats if (parts := parts_of(chat))][:_TRIED]
+        if not asked:
+            continue
+        form = call_form(template)
+        rendered = template.attempt_batch(
+            RenderRequest(convert_calls(chat._replace(tools=None), form, template.file))
+            for chat, _ in asked
+        )
+        total, lost = 0, []
+        for (chat, parts), text in zip(asked, rendered, strict=False):
+            if isinstance(text, Rendered):
+                written = "".join(text.text.split())
+                total += len(parts)
+                lost += [chat.where for part in parts if "".join(part.split()) not in written]
+        if lost:
+            _log.warning(
+                "%s: the template leaves %s out, those of %d of %d answers, the first %s",
+                template.file, kind, len(lost), total, lost[0],
+            )  # fmt: skip
 
 
 def _calls(chat: Conversation) -> list[str]:

@@ -198,8 +198,6 @@ class PairExamples(ExampleSource):
 
 def _from(start: int, side: Answer) -> Answer:
     """A side whose answer begins at `start`, without the tokens after the answer."""
-    if not side.learned.any():
-        return side
     end = int(np.flatnonzero(side.learned)[-1]) + 1
     learned = side.learned[:end].copy()
     learned[start : int(np.argmax(learned))] = True
