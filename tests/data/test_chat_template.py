@@ -1,41 +1,14 @@
 import json
 
 import pytest
+from chat_cases import NAMED
 from tokenizer_folders import make
 from tokenizers import Tokenizer, models
 
 from jaxformer.data.chat.template import Conversation, RenderRequest, read_chat_template
 from jaxformer.errors import ArgumentError, DataError
 
-CHATML = """
-{%- for message in messages %}
-    {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\\n' }}
-{%- endif %}
-"""
-
-LLAMA_2 = """
-{%- set first = messages[0] %}
-{%- set has_system = first.role == 'system' %}
-{%- for message in (messages[1:] if has_system else messages) %}
-    {%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}
-        {{- raise_exception('user and assistant take turns') }}
-    {%- endif %}
-    {%- if loop.first and has_system %}
-        {%- set text = '<<SYS>>\\n' ~ first.content ~ '\\n<</SYS>>\\n\\n' ~ message.content %}
-    {%- else %}
-        {%- set text = message.content %}
-    {%- endif %}
-    {%- if message.role == 'user' %}
-        {{- bos_token + '[INST] ' + text.strip() + ' [/INST]' }}
-    {%- else %}
-        {{- ' ' + text + ' ' + eos_token }}
-    {%- endif %}
-{%- endfor %}
-"""
-
+CHATML, LLAMA_2 = NAMED["chatml"], NAMED["llama2"]
 OTHERS = """{{ messages | tojson }}|{{ messages[0] | tojson(indent=2) }}|{{ unknown }}|
 {{- strftime_now('%Y') }}|{{ dict(a=1) | tojson }}|{{ [pad_token, unk_token, image_token] }}|
 {% for x in range(9) %}{% if x == 3 %}{% break %}{% endif %}{{ x }}{% endfor %}
@@ -110,7 +83,7 @@ def test_a_template_knows_the_special_tokens_and_nothing_is_escaped(tmp_path):
         "image_token": "<image>",
     }
     assert chat.render(CHATS[1][:3]) == (
-        "<s>[INST] <<SYS>>\nDu bist höflich.\n<</SYS>>\n\n日本 🙂 [/INST]  ja  </s>"
+        "<s>[INST] <<SYS>>\nDu bist höflich.\n<</SYS>>\n\n日本 🙂 [/INST] ja </s>"
     )
     assert chat.render([{"role": "user", "content": "<b>&"}]) == "<s>[INST] <b>& [/INST]"
 
