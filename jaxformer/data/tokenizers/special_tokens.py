@@ -1,7 +1,7 @@
 """Special tokens by role, and their names in tokenizers."""
 
 import json
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from tokenizers import Tokenizer
@@ -141,11 +141,6 @@ def with_codes(rust: Tokenizer) -> Tokenizer:
     copied = Tokenizer.from_str(
         json.dumps(definition | rest | {"added_tokens": added, "model": model})
     )
-    _check_renamed(rust, copied, codes)
-    return copied
-
-
-def _check_renamed(rust: Tokenizer, copied: Tokenizer, codes: Mapping[str, str]) -> None:
     names = rust.get_vocab(with_added_tokens=True)
     renamed = {codes.get(name, name): id_ for name, id_ in names.items()}
     if copied.get_vocab(with_added_tokens=True) != renamed:
@@ -153,6 +148,7 @@ def _check_renamed(rust: Tokenizer, copied: Tokenizer, codes: Mapping[str, str])
             "tokenizer.json: the ids of its added tokens are not those that the tokenizers "
             "library gives them: load and save it once with transformers"
         )
+    return copied
 
 
 def _makes(pair: str | Sequence[str], names: Container[str]) -> bool:
