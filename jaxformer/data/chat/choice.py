@@ -136,7 +136,12 @@ def encoders(
     if formatted:
         template = run_template(folder, name, spec)
         if template is None:
-            raise DataError(_no_template(formatted[0].where, spec))
+            origin = _origin(spec)
+            place = "the tokenizer has no checkpoint" if origin is None else f"{origin} has none"
+            raise DataError(
+                f"{formatted[0].where}: a chat template is missing: {place}; choose one: "
+                f"--data.template ChatML (or {', '.join(TEMPLATE_NAMES[1:])}, or a .jinja file)"
+            )
         yield ChatEncoder(tokenizer.backend_tokenizer, template), formatted
     if len(formatted) < len(chats):
         plain = [chat for chat in chats if chat.plain]
@@ -163,16 +168,6 @@ def _warn_about(
             with_tools[0].where,
         )
     warn_about_unwritten(template, chats)
-
-
-def _no_template(where: str, spec: TokenizerSpec) -> str:
-    """The message about a conversation that no template formats."""
-    origin = _origin(spec)
-    place = "the tokenizer has no checkpoint" if origin is None else f"{origin} has none"
-    return (
-        f"{where}: a chat template is missing: {place}; choose one: --data.template ChatML (or "
-        f"{', '.join(TEMPLATE_NAMES[1:])}, or a .jinja file)"
-    )
 
 
 def _is_there(name: str) -> bool:

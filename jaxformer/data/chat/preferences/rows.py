@@ -1,7 +1,6 @@
 """Reads both conversations of a row of preferences, whatever form the file has."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
@@ -46,7 +45,8 @@ class Preference:
     def _texts(self, record: Record) -> "PreferenceRow":
         chosen, rejected = (record.text(name) for name in (self.chosen, self.rejected))
         if record.values.get(self.prompt) is None:
-            prompt = _common_text(chosen, rejected)
+            # The words with which both begin, without the white space after them.
+            prompt = re.sub(r"\s+\S*$", "", chosen[: common_prefix_length(chosen, rejected)])
             chosen = chosen[len(prompt) :]
             rejected = rejected[len(prompt) :]
         else:
@@ -68,7 +68,8 @@ class Preference:
             _messages(record, name, "assistant") for name in (self.chosen, self.rejected)
         )
         prompt = _messages(record, self.prompt, "user")
-        whole = _common_messages(chosen, rejected)
+        both = zip(chosen, rejected, strict=False)
+        whole = [message for message, _ in takewhile(lambda pair: pair[0] == pair[1], both)]
         if whole and all(message in whole for message in prompt):
             prompt = whole
             chosen = chosen[len(whole) :]
@@ -118,14 +119,3 @@ def _messages(record: Record, column: str, role: str) -> list[Message]:
         return [{"role": role, "content": record.text(column)}]
     single = isinstance(value, dict)
     return messages_in(Record(record.where, {column: [value]}) if single else record, column)
-
-
-def _common_messages(chosen: Sequence[Message], rejected: Sequence[Message]) -> list[Message]:
-    """The messages that both conversations begin with."""
-    pairs = zip(chosen, rejected, strict=False)
-    return [message for message, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
-
-
-def _common_text(chosen: str, rejected: str) -> str:
-    """The words with which both texts begin, without the white space after them."""
-    return re.sub(r"\s+\S*$", "", chosen[: common_prefix_length(chosen, rejected)])
