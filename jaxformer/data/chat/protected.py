@@ -18,14 +18,11 @@ _STAND_INS = (0x17000, 0x12000, 0x13000, 0x14400, 0x16800)
 
 
 class TokenizedText(NamedTuple):
-    """The tokens of a text and where they come from; arrays are [T]."""
+    """The tokens of a text, and the first character and the one after the last of each, int [T]."""
 
     tokens: np.ndarray
-    """int32."""
     starts: np.ndarray
-    """int, the first character of each token."""
     ends: np.ndarray
-    """int, the character after its last."""
 
 
 class Disguise(NamedTuple):

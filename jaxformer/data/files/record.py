@@ -42,12 +42,11 @@ class Record(NamedTuple):
 
 
 class EmbeddedFile(NamedTuple):
-    """A file stored in a table, as `datasets` stores images and sounds in Parquet."""
+    """The bytes of a file in a table, as `datasets` stores images and sounds in Parquet."""
 
     where: str
-    """Its place, for messages."""
+    """The place of the file, for messages."""
     content: bytes
-    """Its bytes."""
 
     def __str__(self):
         return self.where

@@ -48,9 +48,8 @@ class Answer(NamedTuple):
     """The tokenizer of a folder, as transformers reads it."""
 
     class_name: str
-    """The name of its class."""
     padding_side: str
-    """The side of the padding: "left" or "right"."""
+    """ "left" or "right"."""
     special_tokens: Mapping[str, str]
     """The special tokens by the names that chat templates use: "bos_token", ..."""
     split_special_tokens: bool

@@ -44,14 +44,11 @@ _LONGEST_THOUGHT = 64
 
 
 class Span(NamedTuple):
-    """Characters that the assistant writes."""
+    """Characters from `start` up to `end` that the assistant writes for the message at a place."""
 
     place: int
-    """The place of its message."""
     start: int
-    """The first character."""
     end: int
-    """The character after the last."""
 
 
 def assistant_places(chat: Conversation) -> list[int]:

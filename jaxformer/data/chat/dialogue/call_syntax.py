@@ -39,10 +39,9 @@ class Call(NamedTuple):
 
 
 class ParsedAnswer(NamedTuple):
-    """The text and the calls of an answer."""
+    """The calls in an answer, and the text around them."""
 
     text: str
-    """The text around the calls."""
     calls: tuple[Call, ...]
 
 
