@@ -1,6 +1,5 @@
 """Tokens and answers of conversations, compared with `apply_chat_template` of transformers."""
 
-import json
 import re
 from functools import cache
 
@@ -18,6 +17,7 @@ from chat_cases import (
     chat,
     without_generation,
 )
+from corpora import write_rows
 from hf_checkpoints import SENTENCES, save_checkpoint
 from tokenizers import Tokenizer
 
@@ -277,10 +277,9 @@ def test_a_prompt_and_its_completion_have_the_tokens_of_a_text(tmp_path, kind):
     save_checkpoint(kind, tmp_path / "hf")
     theirs = AutoTokenizer.from_pretrained(tmp_path / "hf")
     pairs = list(zip(SENTENCES[:20], (f" {answer}" for answer in SENTENCES[7:27]), strict=True))
-    lines = [json.dumps({"prompt": prompt, "completion": answer}) for prompt, answer in pairs]
-    (tmp_path / "pairs.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    rows = [{"prompt": prompt, "completion": answer} for prompt, answer in pairs]
     data = ChatData(
-        train=str(tmp_path / "pairs.jsonl"),
+        train=write_rows(tmp_path / "pairs.jsonl", rows),
         tokenizer=TokenizerFile(str(tmp_path / "hf")),
         packing=PaddedChats(),
         sequence_length=128,

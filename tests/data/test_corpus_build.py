@@ -220,7 +220,7 @@ def test_what_a_killed_build_of_other_documents_left_is_removed(tmp_path):
     assert {path.name[:7] for path in run.iterdir()} == {"corpus-", "tokeniz"}
 
 
-def test_a_large_corpus_of_one_shard_stays_one(source, tmp_path, caplog):
+def test_a_large_corpus_of_one_shard_stays_one(source, tmp_path, caplog, monkeypatch):
     # Earlier versions had no shards; the rows of a run that they started keep their order.
     split = Split(source, 0.1, seed=0)
     load_or_build(split, Bytes(), tmp_path / "run")
@@ -228,8 +228,7 @@ def test_a_large_corpus_of_one_shard_stays_one(source, tmp_path, caplog):
     (home,) = (tmp_path / "run").glob("corpus-*")
     (home / "train.tokens.npy").write_bytes(b"damaged")
     small = CorpusOptions(shard_bytes=6_000)
-    monkey = pytest.MonkeyPatch()
-    with monkey.context() as patch, caplog.at_level(logging.WARNING):
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
         patch.setattr(CorpusOptions, "shard_bytes", 6_000)
         load_or_build(split, Bytes(), tmp_path / "run", options=small)
     assert "train.tokens.npy is damaged" in caplog.text

@@ -1,9 +1,9 @@
 import csv
-import json
 import os
 import sys
 
 import pytest
+from corpora import write_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,10 +38,8 @@ def test_csv_gives_back_what_was_written(tmp_path_factory, rows):
 
 @given(st.lists(st.tuples(texts, st.integers()), max_size=5))
 def test_json_lines_give_back_what_was_written(tmp_path_factory, rows):
-    file = tmp_path_factory.mktemp("json") / "rows.jsonl"
     written = [{"text": text, "label": number} for text, number in rows]
-    file.write_text("".join(json.dumps(row) + "\n" for row in written))
-    assert values(file) == written
+    assert values(write_rows(tmp_path_factory.mktemp("json") / "rows.jsonl", written)) == written
 
 
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
