@@ -12,6 +12,7 @@ departs from the text of the first messages, compared from their last mark on:
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from jaxformer.data.chat.calls import function_of, with_function
@@ -111,14 +112,11 @@ class MarkedText:
     """The text of a marked conversation, and where its marks were."""
 
     def __init__(self, text: str):
+        parts = _MARK.split(text)  # a text, the digits of a mark, a text, ...
+        self.plain = "".join(parts[::2])
         self._ends: dict[int, int] = {}
-        parts, length, done = [], 0, 0
-        for found in _MARK.finditer(text):
-            parts.append(text[done : found.start()])
-            length += len(parts[-1])
-            self._ends.setdefault(_number(found), length)
-            done = found.end()
-        self.plain = "".join((*parts, text[done:]))
+        for digits, end in zip(parts[1::2], accumulate(map(len, parts[::2])), strict=False):
+            self._ends.setdefault(_number(digits), end)
 
     def messages_within(self, span: Span) -> list[int]:
         """Returns the places of other messages whose text ends within a span."""
@@ -130,7 +128,7 @@ class MarkedText:
         if tail is None:
             return None
         found = _MARK.match(tail)
-        start = self._ends.get(_number(found)) if found else 0
+        start = self._ends.get(_number(found[1])) if found else 0
         if start is None:
             return None
         rest = tail[found.end() :] if found else tail
@@ -358,5 +356,5 @@ def _mark(number: int) -> str:
     return MARK + "".join(chr(_DIGITS + int(digit, 16)) for digit in f"{number:x}")
 
 
-def _number(mark: re.Match) -> int:
-    return int("".join(f"{ord(digit) - _DIGITS:x}" for digit in mark.group(1)), 16)
+def _number(digits: str) -> int:
+    return int("".join(f"{ord(digit) - _DIGITS:x}" for digit in digits), 16)
