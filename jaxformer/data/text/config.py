@@ -80,12 +80,6 @@ class DataConfig(Data):
     def prepare(self, folder: str | os.PathLike) -> Datasets:
         """Reads, tokenises and packs the corpus, or loads what an earlier start saved.
 
-        Args:
-            folder: The run's folder, in which the tokenizer and the tokens are saved.
-
-        Returns:
-            Both sides of the corpus, with the tokenizer.
-
         Raises:
             ConfigError: The tokenizer lacks a special token that the objective needs.
             DataError: The corpus is missing, empty, unreadable or shorter than one row.
@@ -116,17 +110,7 @@ class DataConfig(Data):
         return replace(data, summary=(*summary, *data.summary))
 
     def prepare_validation(self, folder: str | os.PathLike) -> Datasets:
-        """Reads the documents for validation, or loads their tokens from the run's folder.
-
-        Args:
-            folder: The run's folder.
-
-        Returns:
-            The validation side, with the tokenizer.
-
-        Raises:
-            DataError: The documents are needed but missing or unreadable.
-        """
+        """Reads the documents for validation, or loads their tokens from the run's folder."""
         if self.validation is not None:
             return self._with_validation(None, None, load_tokenizer(Path(folder, "tokenizer")))
         corpora = [load_corpus(home, folder) for home in self._corpus_folders(folder)]
