@@ -299,8 +299,8 @@ class SelfAttention(Sublayer):
             positions = context.chunk.positions(positions.shape[1])
         elif self.relative:
             positions = jnp.arange(positions.shape[1])[None, :]
-        own = {"num_heads": self.attention.num_heads, "table": self.position_table[...]}
-        return self.scheme.bias(positions, positions, **own)
+        heads, table = self.attention.num_heads, self.position_table[...]
+        return self.scheme.bias(positions, positions, num_heads=heads, table=table)
 
 
 class CrossAttention(Sublayer):
@@ -338,10 +338,11 @@ class CrossAttention(Sublayer):
         """`[R, T, D]`, where R is a multiple of the rows of the cache, and the same cache."""
         # The beams of a row follow one another and attend to its encoder outputs together, as if
         # they were one longer row.
-        arrays = key_BSKH, _ = cache.read(x.dtype)
+        key_BSKH, value_BSKH = cache.read(x.dtype)
         query_BTNH = self.attention.queries(x, self.attention.depth_factor(context))
         query_BTNH = merge_rows(query_BTNH, key_BSKH.shape[0])
-        output_BTD = self.attention.attend(query_BTNH, *arrays, mask=context.encoder_mask)
+        mask = context.encoder_mask
+        output_BTD = self.attention.attend(query_BTNH, key_BSKH, value_BSKH, mask=mask)
         return merge_rows(output_BTD, x.shape[0]), cache
 
 

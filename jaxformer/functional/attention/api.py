@@ -172,7 +172,9 @@ def _choose(implementation, query, key, value, request):
     is_step = is_auto and query.shape[1] == 1
     if implementation == "reference" or is_step or 0 in (query.size, key.size):
         return reference.attend
-    for name in _PREFERRED.get(platform(), ()) if is_auto else {implementation} - {"blockwise"}:
+    if implementation == "blockwise":
+        return blockwise.attend
+    for name in _PREFERRED.get(platform(), ()) if is_auto else (implementation,):
         # Imported on first use, since the TPU kernel imports all of Pallas.
         chosen = importlib.import_module(f"jaxformer.functional.attention.{name}")
         reason = chosen.unsupported(query, key, value, request)
