@@ -201,6 +201,11 @@ def test_what_is_too_long():
     cut = FittingRows.of(pairs, 15, "cut", "pair")
     assert len(cut.kept) == 3
     assert cut.summary().endswith("; 1 cut to 15 tokens")
+    # Answers that differ only after the cut are left out, and not counted as cut.
+    same = np.arange(30, dtype=np.int32)
+    answers = [Answer(np.append(same, number), np.arange(31) >= 2) for number in (1, 2)]
+    both = FittingRows.of([*pairs, Pair(*answers, "file:2")], 15, "cut", "pair")
+    assert both.summary().endswith("; 1 cut to 15 tokens; 1 longer ones left out")
     with pytest.raises(DataError, match=r"no pair fits into data.sequence_length = 3"):
         FittingRows.of(pairs, 3, "drop", "pair")
     with pytest.raises(DataError, match=r"no answer fits into"):

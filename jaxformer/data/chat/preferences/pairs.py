@@ -123,14 +123,16 @@ class FittingRows(NamedTuple):
         check_sizes(sizes, [row.where for row in rows], limit, too_long, f"{name}s")
         fitting = rows if too_long == "cut" else [row for row in rows if row.size <= limit]
         # A row that was cut may have nothing left to learn, such as two equal answers.
-        kept = [row for row in (row.cut(limit) for row in fitting) if row.is_learned]
+        parts = [(row.size > limit, row.cut(limit)) for row in fitting]
+        parts = [(is_cut, part) for is_cut, part in parts if part.is_learned]
+        kept = [part for _, part in parts]
         if not kept:
             where = f"{rows[0].where}: " if rows else ""
             raise DataError(
                 f"{where}no {name} fits into data.sequence_length = {limit} tokens: raise it to "
                 f"{max(sizes, default=limit)}"
             )
-        num_cut = sum(row.size > limit for row in fitting)
+        num_cut = sum(is_cut for is_cut, _ in parts)
         return cls(kept, name, describe_changes(num_cut, len(rows) - len(kept), limit))
 
     def summary(self) -> str:
