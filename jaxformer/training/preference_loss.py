@@ -138,7 +138,7 @@ class PreferenceLoss(Loss):
         return {name: float(value) for name, value in values.items()}
 
     def metrics(self, sums):
-        """Returns the loss and means over the pairs."""
+        """Returns the loss and means over the pairs or answers."""
         means = {name: mean(term.loss, term) for name, term in sums.items()}
         pairs, chosen, rejected = (sums[name] for name in (_PAIRS, _CHOSEN, _REJECTED))
         return {
@@ -147,8 +147,8 @@ class PreferenceLoss(Loss):
             "margin": means[_CHOSEN_REWARD] - means[_REJECTED_REWARD],
             "chosen_reward": means[_CHOSEN_REWARD],
             "rejected_reward": means[_REJECTED_REWARD],
-            "chosen_logps": mean(-chosen.loss, pairs),
-            "rejected_logps": mean(-rejected.loss, pairs),
+            "chosen_logps": mean(-chosen.loss, sums[_CHOSEN_REWARD]),
+            "rejected_logps": mean(-rejected.loss, sums[_REJECTED_REWARD]),
             "tokens": chosen.weight + rejected.weight,
         }
 
@@ -213,19 +213,8 @@ class KTOLoss(PreferenceLoss):
 
     def metrics(self, sums):
         """Returns the loss and means over the answers; desirable ones are reported as "chosen"."""
-        means = {name: mean(term.loss, term) for name, term in sums.items()}
-        chosen, rejected = sums[_CHOSEN], sums[_REJECTED]
-        return {
-            "loss": self.total(means),
-            "accuracy": mean(sums[_PAIRS].correct, sums[_PAIRS]),
-            "margin": means[_CHOSEN_REWARD] - means[_REJECTED_REWARD],
-            "chosen_reward": means[_CHOSEN_REWARD],
-            "rejected_reward": means[_REJECTED_REWARD],
-            "chosen_logps": mean(-chosen.loss, sums[_CHOSEN_REWARD]),
-            "rejected_logps": mean(-rejected.loss, sums[_REJECTED_REWARD]),
-            "divergence": means[_DIVERGENCE],
-            "tokens": chosen.weight + rejected.weight,
-        }
+        divergence = sums[_DIVERGENCE]
+        return super().metrics(sums) | {"divergence": mean(divergence.loss, divergence)}
 
 
 def preference_loss(settings: DPO | KTO) -> PreferenceLoss:

@@ -40,54 +40,22 @@ from jaxformer.io.files import (
 )
 from jaxformer.io.paths import AnyPath
 from jaxformer.models.heads.base import Batch, LossOptions
-from jaxformer.models.lora import AbstractLoraModel
-from jaxformer.models.model import ModelConfig
-from jaxformer.models.parameters import AbstractModel, Parameters
+from jaxformer.models.parameters import Parameters
 from jaxformer.pretrained.checkpoint import Checkpoint
 from jaxformer.training.logging.progress import SECONDS_BETWEEN_LINES, duration
 from jaxformer.training.preference_loss import REFERENCE, answers
 from jaxformer.training.step import TrainProgram
-from jaxformer.training.teacher import read_model
-from jaxformer.training.transfer.origin import check_same_tokenizer, known_tokenizer
+from jaxformer.training.teacher import check_inputs, naming, read_model
+from jaxformer.training.transfer.origin import check_known_tokenizer, check_same_tokenizer
 
 _SIDES = {"train": "training", "validation": "validation"}
 _VALUES, _RECORD = "logps.npy", "reference.json"
 _log = logging.getLogger(__name__)
 
 
-class Reference:
-    """A frozen model on the mesh.
-
-    Args:
-        model: The model configuration.
-        parameters: The parameters.
-        options: How token losses are computed.
-    """
-
-    def __init__(
-        self,
-        model: AbstractModel | AbstractLoraModel,
-        parameters: Parameters,
-        options: LossOptions,
-    ):
-        @jax.jit
-        def of_batch(parameters: Parameters, batch: Batch) -> tuple[jax.Array, jax.Array]:
-            found = answers(model.module(parameters), batch, options)
-            return tuple(place(x, PartitionSpec()) for x in (found.logps, batch["row"]))
-
-        self._parameters, self._of_batch = parameters, of_batch
-
-    def logps(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """Computes the log-probabilities of a batch on the current mesh.
-
-        Args:
-            batch: An evaluation batch, with "row".
-
-        Returns:
-            The log-probabilities of both answers, float32 [B, 2], and the indices of the pairs,
-            int32 [B].
-        """
-        return jax.device_get(self._of_batch(self._parameters, batch))
+Reference = Callable[[Batch], tuple[np.ndarray, np.ndarray]]
+"""Returns float32 [B, 2], the log-probabilities of both answers of an evaluation batch by a frozen
+model, and int32 [B], the indices of the pairs."""
 
 
 def with_references(
@@ -142,15 +110,14 @@ class ReferencedPairs(ExampleSource):
 
 def check_reference(config: Config, reference: Checkpoint, mesh: Mapping[str, int]) -> None:
     """Raises ConfigError unless a model can be the reference of a preference run."""
-    try:
-        _check_model(config, reference.model)
-        check_mesh(reference.model, mesh)
-        tokenizer = known_tokenizer(getattr(config.data, "tokenizer", None))
-        if tokenizer is not None:
-            check_same_tokenizer(tokenizer, reference)
-    except ConfigError as error:
-        name = config.train.preference.reference
-        raise ConfigError(f"train.preference.reference = {name}: {error}") from error
+    model = reference.model
+    with naming(f"train.preference.reference = {config.train.preference.reference}"):
+        if type(model) is not type(config.model) or not model.predicts_next_token:
+            raise ConfigError("it is not a decoder with a language-model head")
+        check_inputs(config.model, model)
+        model.check_lengths(model.row_lengths(config.data.lengths))
+        check_mesh(model, mesh)
+        check_known_tokenizer(config.data, reference)
 
 
 def _reference(
@@ -163,22 +130,17 @@ def _reference(
     """Returns the reference that the run names, or its initial model."""
     options = LossOptions(chunk_size=config.train.loss_chunk)
     if config.train.preference.reference is None:
-        return Reference(program.abstract_model, start(), options)
-    check_same_tokenizer(data.tokenizer, opened)
-    return Reference(*read_model(opened, program.mesh), options)
+        model, parameters = program.abstract_model, start()
+    else:
+        check_same_tokenizer(data.tokenizer, opened)
+        model, parameters = read_model(opened, program.mesh)
 
+    @jax.jit
+    def of_batch(parameters: Parameters, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        found = answers(model.module(parameters), batch, options)
+        return tuple(place(x, PartitionSpec()) for x in (found.logps, batch["row"]))
 
-def _check_model(config: Config, theirs: ModelConfig) -> None:
-    ours = config.model
-    if type(theirs) is not type(ours) or not theirs.predicts_next_token:
-        raise ConfigError("it is not a decoder with a language-model head")
-    for field in ours.input_fields:
-        if getattr(ours, field) != getattr(theirs, field):
-            raise ConfigError(
-                f"its model.{field} is {getattr(theirs, field)}, this model's "
-                f"{getattr(ours, field)}"
-            )
-    theirs.check_lengths(theirs.row_lengths(config.data.lengths))
+    return lambda batch: jax.device_get(of_batch(parameters, batch))
 
 
 # Cache -------------------------------------------------------------------------------------
@@ -289,7 +251,7 @@ def _computed(
     words = f"reference log-probabilities of the {_SIDES[side]} pairs ({dataset.num_rows:,})"
     with on_mesh(program.mesh):
         for batch in _shown(batches, -(-dataset.num_rows // num_rows), words):
-            values, numbers = reference.logps(batch)
+            values, numbers = reference(batch)
             logps[numbers[numbers >= 0]] = values[numbers >= 0]
     if not np.isfinite(logps).all():
         pair = int(np.argmin(np.isfinite(logps).all(axis=1)))

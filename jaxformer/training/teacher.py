@@ -18,29 +18,27 @@ from jaxformer.pretrained.checkpoint import Checkpoint
 from jaxformer.training.logging.progress import short_number
 from jaxformer.training.logging.report import parameter_count
 from jaxformer.training.loss import DistillationLoss
-from jaxformer.training.transfer.origin import check_same_tokenizer, known_tokenizer
+from jaxformer.training.transfer.origin import check_known_tokenizer, check_same_tokenizer
+
+_FIELD = "train.distillation.teacher"
 
 
 def check_teacher(config: Config, teacher: Checkpoint, mesh: Mapping[str, int]) -> None:
     """Raises ConfigError unless a teacher fits the student, its rows, mesh and tokenizer."""
     settings = config.train.distillation
-    lengths = config.data.lengths
-    with _named(teacher):
-        _check_fits(settings, config.model, teacher.model, lengths, mesh)
-        tokenizer = known_tokenizer(getattr(config.data, "tokenizer", None))
-        if tokenizer is not None:
-            check_same_tokenizer(tokenizer, teacher)
+    with naming(_title(teacher)):
+        _check_fits(settings, config.model, teacher.model, config.data.lengths, mesh)
+        check_known_tokenizer(config.data, teacher)
 
 
 def check_teacher_data(data: Datasets, teacher: Checkpoint) -> None:
     """Raises ConfigError unless a teacher was trained on the tokens and labels of the data."""
-    with _named(teacher):
+    with naming(_title(teacher)):
         if data.tokenizer is not None:
             check_same_tokenizer(data.tokenizer, teacher)
         if data.labels and teacher.labels and data.labels != teacher.labels:
-            there = ", ".join(teacher.labels)
-            here = ", ".join(data.labels)
-            _refuse(f"it was trained on the labels {there}, but the data has {here}")
+            there, here = (", ".join(side.labels) for side in (teacher, data))
+            raise ConfigError(f"it was trained on the labels {there}, but the data has {here}")
 
 
 def distillation_loss(
@@ -66,10 +64,8 @@ def abstract_distillation_loss(
     mesh: Mesh | AbstractMesh,
 ) -> DistillationLoss:
     """Returns the loss of a run with a teacher, with shapes instead of parameters, for tracing."""
-    try:
+    with naming(f"{_FIELD} = {settings.teacher}"):
         common = _check_fits(settings, model, teacher, lengths, dict(mesh.shape))
-    except ConfigError as error:
-        raise ConfigError(f"train.distillation.teacher = {settings.teacher}: {error}") from error
     abstract_model = AbstractModel(teacher.build)
     shardings = parameter_shardings(mesh, abstract_model.axes, abstract_model.shapes)
     shapes = {name: x.update(sharding=shardings[name]) for name, x in abstract_model.shapes.items()}
@@ -104,16 +100,14 @@ def _check_fits(
 def _check_models(settings: Distillation, model: ModelConfig, teacher: ModelConfig) -> list[str]:
     """Returns the names of the heads whose predictions the student learns from."""
     if type(teacher) is not type(model):
-        _refuse(f"its type is {type(teacher).__name__}, this model's {type(model).__name__}")
-    for field in model.input_fields:
-        ours = getattr(model, field)
-        theirs = getattr(teacher, field)
-        if ours != theirs:
-            _refuse(f"its model.{field} is {theirs}, this model's {ours}")
+        raise ConfigError(
+            f"its type is {type(teacher).__name__}, this model's {type(model).__name__}"
+        )
+    check_inputs(model, teacher)
     if settings.cosine_weight:
         ours, theirs = ((m.model_dim, getattr(m, "num_tokens", None)) for m in (model, teacher))
         if ours != theirs:
-            _refuse(
+            raise ConfigError(
                 f"its hidden states have a different width (model.model_dim = {teacher.model_dim} "
                 f"there, {model.model_dim} here), so their cosine is undefined: set "
                 "train.distillation.cosine_weight = 0, or use the same width"
@@ -121,30 +115,39 @@ def _check_models(settings: Distillation, model: ModelConfig, teacher: ModelConf
     return _common_heads(model, teacher) if settings.soft_weight else []
 
 
+def check_inputs(model: ModelConfig, other: ModelConfig) -> None:
+    """Raises ConfigError unless another model reads the same inputs as this one."""
+    for field in model.input_fields:
+        ours, theirs = getattr(model, field), getattr(other, field)
+        if ours != theirs:
+            raise ConfigError(f"its model.{field} is {theirs}, this model's {ours}")
+
+
 def _common_heads(model: ModelConfig, teacher: ModelConfig) -> list[str]:
     choices = {head.name: head.choices(model) for head in model.heads}
     others = {head.name: head.choices(teacher) for head in teacher.heads}
     common = [name for name, count in choices.items() if count and others.get(name)]
     if not common:
-        _refuse(
+        raise ConfigError(
             f"it has the heads {', '.join(others)}, this model {', '.join(choices)}: they share "
             "no head that predicts tokens or labels"
         )
     for name in common:
         if choices[name] != others[name]:
-            _refuse(f"its head {name!r} has {others[name]} outputs, this model's {choices[name]}")
+            raise ConfigError(
+                f"its head {name!r} has {others[name]} outputs, this model's {choices[name]}"
+            )
     return common
 
 
-def _refuse(reason: str) -> None:
-    raise ConfigError(reason)
+def _title(teacher: Checkpoint) -> str:
+    return f"{_FIELD} = {name_of(teacher.folder)}"
 
 
 @contextlib.contextmanager
-def _named(teacher: Checkpoint) -> Iterator[None]:
-    """Makes error messages name the teacher."""
+def naming(title: str) -> Iterator[None]:
+    """Makes the messages of a ConfigError begin with a field and its value."""
     try:
         yield
     except ConfigError as error:
-        name = name_of(teacher.folder)
-        raise ConfigError(f"train.distillation.teacher = {name}: {error}") from error
+        raise ConfigError(f"{title}: {error}") from error

@@ -4,7 +4,7 @@ from typing import Any
 
 from jaxformer.checkpoints.files import saved_steps
 from jaxformer.checkpoints.run_dir import CHECKPOINTS, IMPORTED
-from jaxformer.data import Tokenizer, TokenizerFile, load_tokenizer
+from jaxformer.data import Data, Tokenizer, TokenizerFile, load_tokenizer
 from jaxformer.data.tokenizers.files import tokenizer_file
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.model_files import CONFIG, file_in
@@ -25,15 +25,17 @@ def open_named(name: str, field: str, **options: Any) -> Checkpoint:
         raise ConfigError(message) from error
 
 
-def known_tokenizer(spec: Any) -> Tokenizer | None:
-    """Returns the tokenizer that the data names, or None if it has none or trains one."""
-    return spec.fit(()) if isinstance(spec, TokenizerFile) else None
-
-
 def check_same_tokenizer(tokenizer: Tokenizer, other: Checkpoint) -> None:
     """Raises ConfigError unless a run uses the same tokenizer as another model."""
     if tokenizer.fingerprint() != _tokenizer_of(other).fingerprint():
         raise ConfigError(f"it has a different tokenizer. {_remedy(other)}")
+
+
+def check_known_tokenizer(data: Data, other: Checkpoint) -> None:
+    """Calls `check_same_tokenizer` if the data names a tokenizer, before any is trained."""
+    spec = getattr(data, "tokenizer", None)
+    if isinstance(spec, TokenizerFile):
+        check_same_tokenizer(spec.fit(()), other)
 
 
 def check_tokenizer(spec: Any, origin: Checkpoint) -> None:
