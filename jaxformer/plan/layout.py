@@ -16,7 +16,6 @@ import jax
 from jaxformer.distributed.chips import Chip
 from jaxformer.distributed.compiler_options import has_sparse_cores
 from jaxformer.plan.program import Value
-from jaxformer.training.logging.report import item_bytes
 
 LANES, SUBLANES = 128, 8
 
@@ -54,7 +53,7 @@ class Layout:
         """Returns the bytes of one device's shards of a program's arguments."""
         size = compact_size if self.tiled else math.prod
         return sum(
-            size(leaf.sharding.shard_shape(leaf.shape)) * item_bytes(leaf)
+            size(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
             for leaf in jax.tree.leaves(tree)
         )
 

@@ -30,7 +30,7 @@ from jaxformer.config.experiment import (
     writes_samples,
 )
 from jaxformer.config.shipped import config_spec
-from jaxformer.config.train import TrainConfig, cost
+from jaxformer.config.train import cost
 from jaxformer.data import Dataset, Datasets
 from jaxformer.data.ramp import Phase
 from jaxformer.data.shown_rows import RowReader
@@ -126,7 +126,8 @@ def train_resolved(
         evaluator = _evaluator(config, program, data, initial)
         log = _run_logger(config, folder, step, work, data.train, program, clock)
         resources.enter_context(contextlib.closing(log))
-        stopping = _early_stopping(settings, folder, step)
+        past = (row for row in read_metrics(folder) if row["step"] <= step)
+        stopping = EarlyStopping(settings.metric, settings.patience, past)
         preview = _preview(config, program, data)
         profiler = StepProfiler(settings.profile_steps, log.folder)
         batches = _device_batches(program, data.train, step)
@@ -230,12 +231,6 @@ def _run_logger(
     )
     log.message(f"continuing from step {step}" if step else "starting from step 0")
     return log
-
-
-def _early_stopping(settings: TrainConfig, folder: Path, step: int) -> EarlyStopping:
-    """Returns early stopping with the evaluations up to a step."""
-    past = (row for row in read_metrics(folder) if row["step"] <= step)
-    return EarlyStopping(settings.metric, settings.patience, past)
 
 
 @contextlib.contextmanager

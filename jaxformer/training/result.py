@@ -43,10 +43,10 @@ class TrainResult:
         metrics: Mapping[str, float] | None = None,
     ) -> "TrainResult":
         """Returns the result of a run at a step."""
+        if metrics is None:
+            metrics = next(reversed(_validation_rows(folder).values()), {})
         best = None if stopping.best is None else stopping.best.step
-        measured = _validation_rows(folder) if metrics is None else {}
-        last = next(reversed(measured.values()), {}) if metrics is None else dict(metrics)
-        return cls(folder, step, finished, last, best)
+        return cls(folder, step, finished, dict(metrics), best)
 
     @property
     def history(self) -> dict[str, dict[str, list[float]]]:

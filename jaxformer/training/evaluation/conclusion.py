@@ -1,7 +1,6 @@
 """Early stopping, and the final results of a run in files and on the screen."""
 
 import math
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from jaxformer.io.serialization import to_json
 from jaxformer.models.parameters import Parameters
 from jaxformer.training.logging.plot import plot_loss
 from jaxformer.training.logging.progress import short_number
-from jaxformer.training.logging.report import parameter_count
+from jaxformer.training.logging.report import parameter_count, wrapped
 from jaxformer.training.logging.run_logger import format_metrics
 from jaxformer.training.logging.throughput import RunWork
 
@@ -171,6 +170,7 @@ def print_conclusion(
     )
     curve = plot_loss(logs, folder.name, subtitle)
     trivial = format_metrics(conclusion.trivial)
+    has_events = any(isinstance(logger, TensorBoard) for logger in config.train.loggers)
     rows = [
         ("validation", format_metrics(conclusion.metrics)),
         ("to beat", trivial and f"{trivial} (the best constant prediction)"),
@@ -178,26 +178,15 @@ def print_conclusion(
         ("evaluation", "\n".join(str(folder / file.name) for file in files)),
         ("loss curve", str(curve and folder / curve.name)),
         ("metrics", f"{folder}/metrics.jsonl"),
-        ("", f"tensorboard --logdir {folder}" if _shows_events(config) else ""),
+        ("", f"tensorboard --logdir {folder}" if has_events else ""),
         ("checkpoint", str(folder / CHECKPOINTS / str(step))),
     ]
     print()
     for name, text in rows:
         if text:
-            print(_wrapped(name, text))
+            print(f"{name:<13}" + ("\n" + " " * 13).join(wrapped(text, 67)))
     print("Next:", *_next_commands(config, folder, step, stopping.ended), sep="\n  ")
     return curve
-
-
-def _wrapped(name: str, text: str) -> str:
-    """Wraps a row of the report at 80 characters without breaking paths."""
-    options = {"break_long_words": False, "break_on_hyphens": False}
-    lines = [part for line in text.split("\n") for part in textwrap.wrap(line, 67, **options)]
-    return f"{name:<13}" + ("\n" + " " * 13).join(lines)
-
-
-def _shows_events(config: Config) -> bool:
-    return any(isinstance(logger, TensorBoard) for logger in config.train.loggers)
 
 
 def _best(stopping: EarlyStopping, metric: str, folder: AnyPath) -> str:

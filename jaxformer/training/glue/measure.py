@@ -52,8 +52,7 @@ def finished(run: GlueRun) -> Measured | None:
             "folder with --run-dir"
         )
     measured = Measured(**read_json(file))
-    same = list(measured.asked) == _asked(run)
-    return measured if same else None
+    return measured if list(measured.asked) == _asked(run) else None
 
 
 def _asked(run: GlueRun) -> list[float | None]:
@@ -102,12 +101,9 @@ def _predictions(model: Predictor, rows: Sequence[LabelledRow], task: GlueTask) 
 
 
 def _scores(predicted: list[str], rows: list[LabelledRow], task: GlueTask) -> dict[str, float]:
-    sides = [[task.labels.index(label) for label in side] for side in (predicted, _labels(rows))]
+    labels = [str(row.label) for row in rows]
+    sides = [[task.labels.index(label) for label in side] for side in (predicted, labels)]
     return classification_scores(*sides, np.ones(len(rows)), len(task.labels))
-
-
-def _labels(rows: list[LabelledRow]) -> list[str]:
-    return [str(row.label) for row in rows]
 
 
 def _submit(model: Predictor, files: GlueFolder, split: str, file: Path) -> str:

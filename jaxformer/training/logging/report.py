@@ -30,14 +30,14 @@ def parameter_count(params: Any) -> int:
 def bytes_per_device(tree: Any) -> int:
     """Returns the bytes per device of a tree of sharded arrays or shapes."""
     return sum(
-        math.prod(leaf.sharding.shard_shape(leaf.shape)) * item_bytes(leaf)
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(tree)
     )
 
 
 def total_bytes(tree: Any) -> int:
     """Returns the total bytes of a tree of arrays or shapes, ignoring replication."""
-    return sum(math.prod(leaf.shape) * item_bytes(leaf) for leaf in jax.tree.leaves(tree))
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def short_bytes(size: float) -> str:
@@ -137,12 +137,15 @@ def print_table(title: str, rows: list[tuple]) -> None:
     names = max((len(name) for name, _ in rows), default=0)
     room = max(LINE_WIDTH - frame - names, 20)
     for name, value in rows:
-        # Long paths are not broken.
-        options = {"break_long_words": False, "break_on_hyphens": False}
-        lines = [wrap(line, room, **options) or [""] for line in str(value).split("\n")]
-        table.add_row(name, "\n".join(part for parts in lines for part in parts))
+        table.add_row(name, "\n".join(wrapped(str(value), room)))
     print(title)
     console().print(table, markup=False)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Returns the lines of a text, wrapped at a width except within paths."""
+    options = {"break_long_words": False, "break_on_hyphens": False}
+    return [part for line in text.split("\n") for part in wrap(line, width, **options) or [""]]
 
 
 def print_row(title: str, reader: RowReader, row: Batch, most: int) -> None:
@@ -173,13 +176,6 @@ def print_pairs(rows: list[tuple]) -> None:
     width = max(len(name) for name, _ in rows) + 2
     for name, value in rows:
         print(f"{name:<{width}}" + str(value).replace("\n", "\n" + " " * width))
-
-
-def item_bytes(leaf: Any) -> int:
-    """Returns the bytes per element (number or PRNG key) of an array or shape."""
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        return math.prod(jax.eval_shape(jax.random.key_data, leaf).shape[leaf.ndim :]) * 4
-    return leaf.dtype.itemsize
 
 
 def _processes() -> str:

@@ -37,8 +37,6 @@ _AVERAGED = ("loss", "accuracy", "gradient_norm")
 _LAST = ("learning_rate", "tokens", "skipped")
 """Metrics for which a row has the value of its last step."""
 _COUNTER = "skipped_in_a_row"
-
-
 _MOST_IN_WORDS = 14
 _ADVICE = (
     "Try a lower learning rate or a longer warm-up (--optimizer.schedule.learning-rate, "
@@ -135,9 +133,9 @@ class RunLogger:
         compiles = stage != self._compiled
         self._compiled = stage
         if compiles:
-            self._spent("trace", compile=self._clock.compiled, data=waited)
+            self._clock.lap("trace", compile=self._clock.compiled, data=waited)
         else:
-            self._spent("step", data=waited)
+            self._clock.lap("step", data=waited)
         self._stopwatch.waited(waited)
         self.flush()
         self._pending, self._step = (step, metrics), step
@@ -194,12 +192,9 @@ class RunLogger:
     def _go_on_with(self, part: str, writes: bool = False) -> None:
         """Switches to another part of the wall time; writes a row if asked or if steps begin."""
         before, self._at = self._at, part
-        self._spent(before)
+        self._clock.lap(before)
         if self._time is not None and (writes or before == "start"):
             self._time.write(self._step)
-
-    def _spent(self, part: str, **others: float) -> None:
-        self._clock.lap(part, **others)
 
     def validation(self, step: int, values: Mapping[str, float], seconds: float) -> None:
         """Records an evaluation and the time it took."""
@@ -231,7 +226,7 @@ class RunLogger:
         if self._files is not None:
             self._files.close()
         if self._time is not None:
-            self._spent(self._at)
+            self._clock.lap(self._at)
             self._time.close(self._step)
         self._logs.close()
 

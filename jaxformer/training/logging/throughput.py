@@ -43,7 +43,7 @@ def peak_flops(device_kind: str) -> float | None:
 
 
 def device_memory(devices: Sequence[jax.Device]) -> dict[str, float]:
-    """Returns the memory use of the fullest device, or None if the backend does not report it."""
+    """Returns the memory use of the fullest device; empty if the backend does not report it."""
     told = [stats for device in devices if (stats := device.memory_stats())]
     peaks = [stats for stats in told if "peak_bytes_in_use" in stats]
     if not peaks:

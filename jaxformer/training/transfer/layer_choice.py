@@ -34,11 +34,6 @@ class Sources:
     rows: dict[str, tuple[LayerRow, ...]]
     """The source layers of each stacked parameter; other parameters are taken unchanged."""
 
-    @classmethod
-    def of(cls, shapes: Shapes) -> "Sources":
-        """Uses the other run's parameters under their original names."""
-        return cls(dict(shapes), {})
-
     def read_for(self, name: str) -> tuple[str, ...]:
         """Returns the names of the source arrays of a parameter."""
         return tuple(row.name for row in self.rows[name]) if name in self.rows else (name,)
@@ -51,10 +46,7 @@ class Sources:
 
 
 def chosen_layers(
-    here: Shapes,
-    saved: Checkpoint,
-    layers: tuple[int, ...],
-    kinds: Kinds,
+    here: Shapes, saved: Checkpoint, layers: tuple[int, ...], kinds: Kinds
 ) -> Sources:
     """Returns the sources that make layer `layers[i]` of another model layer i of this one."""
     # If layers of several kinds alternate (windowed and global ones), a layer must become one of
@@ -63,12 +55,11 @@ def chosen_layers(
     for stack in dict.fromkeys(path.stack for path in blocks.values()):
         available = _depth(stack, saved.shapes, there)
         _check_stack(stack, layers, _depth(stack, here, blocks), available, name_of(saved.folder))
-    their_kinds = saved.model.layer_kinds
-    _check_kinds(layers, kinds, their_kinds)
+    _check_kinds(layers, kinds, saved.model.layer_kinds)
+    group = len(saved.model.layer_kinds)
     rows = {}
     for name, path in blocks.items():
         chosen = layers[path.block :: len(kinds)]
-        group = len(their_kinds)
         sources = tuple(
             LayerRow(str(path._replace(block=layer % group)), layer // group) for layer in chosen
         )

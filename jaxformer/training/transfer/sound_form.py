@@ -1,12 +1,12 @@
 """Fills in how sounds are read, and transcripts begin, from the checkpoint of an experiment."""
 
 from jaxformer.config.experiment import Config
-from jaxformer.data.tasks.sounds.features import LogMel, form_of
+from jaxformer.data.tasks.sounds.features import SoundForm, form_of
 from jaxformer.data.tasks.sounds.speech_to_text import SpeechToText
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.generation.speech.tokens import SpeechTokens
 from jaxformer.io.components import with_values
-from jaxformer.models import SpectrogramConfig
+from jaxformer.models import ModelConfig, SpectrogramConfig
 from jaxformer.pretrained.checkpoint import Checkpoint
 from jaxformer.pretrained.model import Pretrained
 
@@ -17,10 +17,7 @@ def with_sound_form(config: Config, origin: Checkpoint) -> Config:
     Raises:
         ConfigError: The checkpoint is not an encoder of sounds, or its settings are invalid.
     """
-    try:
-        form = form_of(origin.model, origin.home)
-    except DataError as error:
-        raise ConfigError(f"--init-from: {error}") from error
+    form = _form_of(origin.model, origin)
     if form is None:
         raise ConfigError(
             f"{type(config.data).__name__} contains sounds to be labelled, which "
@@ -43,12 +40,16 @@ def with_transcripts(config: Config, origin: Checkpoint) -> Config:
             f"{type(data).__name__} contains sounds to be transcribed, which "
             f"{type(model).__name__} of {config.init_from} does not write: name a Whisper"
         )
+    values = {"data.features": _form_of(encoder, origin), "data.prefix": _prefix(data, origin)}
+    return with_values(config, values)
+
+
+def _form_of(encoder: ModelConfig, origin: Checkpoint) -> SoundForm | None:
+    """Returns how an encoder of a checkpoint reads sounds; None: it does not."""
     try:
-        features: LogMel = form_of(encoder, origin.home)
+        return form_of(encoder, origin.home)
     except DataError as error:
         raise ConfigError(f"--init-from: {error}") from error
-    prefix = _prefix(data, origin)
-    return with_values(config, {"data.features": features, "data.prefix": prefix})
 
 
 def _prefix(data: SpeechToText, origin: Checkpoint) -> tuple[int, ...]:

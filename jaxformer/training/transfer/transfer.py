@@ -21,19 +21,11 @@ from jaxformer.training.transfer.layer_choice import Shapes, Sources, chosen_lay
 
 _log = logging.getLogger(__name__)
 # Fields in which two models may differ and still use the same parameters.
-_MAY_DIFFER = frozenset(
-    {
-        "heads",
-        "dropout",
-        "self_attention.dropout",
-        "compute_dtype",
-        "attention",
-        "remat",
-        "scan_layers",
-    }
-    | {"init_std", "depth_scaled_init", "interpolate_positions"}
-    | {"logit_bias", "logit_scale", "max_logit_scale"}
-)
+_MAY_DIFFER = {
+    *("heads", "dropout", "self_attention.dropout", "compute_dtype", "attention", "remat"),
+    *("scan_layers", "init_std", "depth_scaled_init", "interpolate_positions"),
+    *("logit_bias", "logit_scale", "max_logit_scale"),
+}
 
 
 @dataclass(frozen=True)
@@ -77,8 +69,9 @@ class Transfer:
         """
         here = {name: shape for name, shape in shapes.items() if not name.endswith(SCALES)}
         origin.add_parts(model)
-        sources = Sources.of(origin.shapes)
-        if layers is not None:
+        if layers is None:
+            sources = Sources(dict(origin.shapes), {})
+        else:
             sources = chosen_layers(here, origin, layers, model.layer_kinds)
         both = [name for name in here if name in sources.shapes]
         blank = {name: np.broadcast_to(np.float32(0), sources.shapes[name]) for name in both}
@@ -178,9 +171,7 @@ def _differences(there: ModelConfig, here: ModelConfig) -> tuple[str, ...]:
     return tuple(
         f"model.{name} is {old!r} there, {new!r} here"
         for name, (old, new) in diff(there, here).items()
-        if _MAY_DIFFER.isdisjoint(
-            {without_part_prefix(name), without_part_prefix(name).split(".")[0]}
-        )
+        if not {own := without_part_prefix(name), own.split(".")[0]} & _MAY_DIFFER
     )
 
 
