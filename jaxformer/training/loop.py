@@ -118,7 +118,12 @@ def train_resolved(
         resources.enter_context(clock)
         config, data, program, work = _prepared(resolved, folder, clock)
         settings = config.train
-        restored = _restored(folder, program)
+        restored = restore_newest(
+            folder / CHECKPOINTS,
+            program.state_shapes,
+            warn=print,
+            check=lambda step: saved_config(RunConfig(folder), step),  # of this run
+        )
         step, state = restored or (0, resolved.initial_state(program))
         initial = None if restored else state
         data = resolved.with_references(folder, data, program, initial)
@@ -190,16 +195,6 @@ def _prepared(
     if is_first():
         _announce(config, resolved.origin, data, program, work, folder)
     return config, data, program, work
-
-
-def _restored(folder: AnyPath, program: TrainProgram) -> tuple[int, TrainState] | None:
-    """Restores the newest intact checkpoint after checking that it belongs to this run."""
-    return restore_newest(
-        folder / CHECKPOINTS,
-        program.state_shapes,
-        warn=print,
-        check=lambda step: saved_config(RunConfig(folder), step),
-    )
 
 
 def _evaluator(

@@ -129,32 +129,28 @@ def fill(
 def _alone(config: Config) -> Config:
     """Checks that an experiment without a checkpoint has no open fields, and returns it."""
     data = config.data
-    if getattr(data, "objective", ...) is None:
-        raise ConfigError(
-            "data.objective = None: set an objective, such as CausalLM, or name a checkpoint "
-            "with --init-from DIR"
-        )
-    if config.model is None:
-        return config
-    if isinstance(data, SpeechToText) and not data.prefix:
-        raise ConfigError(
-            "data.prefix = (): must be the first tokens of every transcript; set them, or name a "
-            "checkpoint with --init-from DIR"
-        )
-    if isinstance(data, LabelledClips) and data.form is None:
-        raise ConfigError(
-            "data.form = None: set how sounds are read, such as WaveformFeatures, or name a "
-            "checkpoint with --init-from DIR"
-        )
-    if isinstance(data, Images) and data.form_is_open:
-        raise ConfigError(
-            "data.image_size, channels, mean, std, scaling = None: set them, or name a "
-            "checkpoint with --init-from DIR"
-        )
-    if getattr(data, "sequence_length", 0) is not None:
+    if (missing := _left_open(config)) is not None:
+        raise ConfigError(f"{missing}, or name a checkpoint with --init-from DIR")
+    if config.model is None or getattr(data, "sequence_length", 0) is not None:
         return config
     limit = getattr(config.model.position, "max_length", None) or data.longest_row
     return replace(config, data=data.of_length(min(data.longest_row, limit)))
+
+
+def _left_open(config: Config) -> str | None:
+    """Returns a field that only a checkpoint could fill in, and what to do about it."""
+    data = config.data
+    if getattr(data, "objective", ...) is None:
+        return "data.objective = None: set an objective, such as CausalLM"
+    if config.model is None:
+        return None
+    if isinstance(data, SpeechToText) and not data.prefix:
+        return "data.prefix = (): must be the first tokens of every transcript; set them"
+    if isinstance(data, LabelledClips) and data.form is None:
+        return "data.form = None: set how sounds are read, such as WaveformFeatures"
+    if isinstance(data, Images) and data.form_is_open:
+        return "data.image_size, channels, mean, std, scaling = None: set them"
+    return None
 
 
 def _teacher(config: Config) -> "Checkpoint | None":

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from jaxformer.training.logging.goodput import BETWEEN, LOST, Goodput
-from jaxformer.training.logging.plot import canvas, save_picture
+from jaxformer.training.logging.plot import canvas, label, save_picture
 from jaxformer.training.logging.progress import duration
 
 _COLOURS = {
@@ -41,8 +41,7 @@ def plot_goodput(found: Goodput, path: Path, title: str) -> Path:
         names[-1] = f"starts {lanes} to {len(found.starts)}"
     axes.set_yticks(range(lanes), names)
     axes.set_xlabel(f"{unit} since the first start")
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     _name_colours(axes, found)
     return save_picture(figure, path)
@@ -70,12 +69,5 @@ def _name_colours(axes, found: Goodput) -> None:
     rows = [(part, seconds) for part, seconds in found.parts.items() if seconds > 0]
     for number, (part, seconds) in enumerate(rows):
         name = "between (blank)" if part == BETWEEN else part
-        axes.text(
-            1.015,
-            0.97 - 0.085 * number,
-            f"{name}  {seconds / found.wall:.1%}",
-            transform=axes.transAxes,
-            color=_COLOURS[part],
-            fontsize=9,
-            va="center",
-        )
+        text = f"{name}  {seconds / found.wall:.1%}"
+        label(axes, 0.97 - 0.085 * number, text, _COLOURS[part])

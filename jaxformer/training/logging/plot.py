@@ -131,8 +131,7 @@ def _frame(
     axes.set_xlim(left=0)
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _label_ends(
@@ -143,19 +142,17 @@ def _label_ends(
     to_data = axes.transAxes.inverted().transform
     placed = -np.inf
     right = max((x for x, *_ in labels), default=0.0)
-    for _, y, name, colour in sorted(labels, key=lambda label: label[1]):
+    for _, y, name, colour in sorted(labels, key=lambda end: end[1]):
         height = max(to_data(to_pixels((right, y)))[1], placed + 0.085)
         placed = height
-        axes.text(
-            1.015,
-            height,
-            f"{name}  {y:.3f}" + (f"\nperplexity {np.exp(y):.1f}" if per_token else ""),
-            transform=axes.transAxes,
-            color=colour,
-            fontsize=9,
-            va="center",
-            linespacing=1.1,
-        )
+        perplexity = f"\nperplexity {np.exp(y):.1f}" if per_token else ""
+        label(axes, height, f"{name}  {y:.3f}{perplexity}", colour, linespacing=1.1)
+
+
+def label(axes: Any, height: float, text: str, colour: str, **style: Any) -> None:
+    """Writes a text to the right of the axes."""
+    style |= {"color": colour, "fontsize": 9, "va": "center"}
+    axes.text(1.015, height, text, transform=axes.transAxes, **style)
 
 
 def save_picture(figure: Any, path: Path) -> Path:
