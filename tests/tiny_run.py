@@ -1,10 +1,12 @@
 """A training run small enough to be killed, restarted and repeated many times."""
 
+import contextlib
 import dataclasses
 import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 from ports import free_address
 
@@ -67,6 +69,21 @@ def tiny_config(**train) -> Config:
 
 def on_mesh(config: Config, **sizes) -> Config:
     return dataclasses.replace(config, mesh=MeshConfig(**sizes))
+
+
+def train_until(step: int, config: Config, run_dir: Path):
+    """Trains until the process is asked to stop in a step; returns the result."""
+    from jaxformer.training import loop
+
+    class Signal(contextlib.nullcontext):
+        def __enter__(self):
+            return self
+
+        def requested(self, now):
+            return now == step
+
+    with mock.patch.object(loop, "StopSignal", Signal):
+        return loop.train(config, run_dir)
 
 
 def hash_of(run_dir: Path, step: int) -> str:

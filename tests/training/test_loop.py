@@ -7,7 +7,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from tiny_run import hash_of, on_mesh, tiny_config
+from tiny_run import hash_of, on_mesh, tiny_config, train_until
 
 from jaxformer.checkpoints import files as checkpoint_files
 from jaxformer.checkpoints.manifest import read_item
@@ -101,23 +101,13 @@ def test_a_finished_run_can_be_extended_and_displayed_differently(tmp_path):
     assert steps_in(tmp_path / "run") == [1, 2, 3, 4, 5, 6, 8, 10, 12]
 
 
-class StopAfter6(contextlib.nullcontext):
-    def __enter__(self):
-        return self
-
-    def requested(self, step):
-        return step == 6
-
-
 @pytest.mark.optimized
-def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, monkeypatch):
+def test_an_interrupted_run_ends_with_the_same_bits(tmp_path):
     config = tiny_config()
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, num_layers=1))
     whole, run = tmp_path / "whole", tmp_path / "run"
     train(config, whole)
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "StopSignal", StopAfter6)
-        train(config, run)
+    train_until(6, config, run)
     assert checkpoint_files.saved_steps(run / "checkpoints")[-1] == 6
     train(config, run)
     assert hash_of(run, 12) == hash_of(whole, 12)
@@ -126,11 +116,9 @@ def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_row_averages_the_same_steps_after_a_resume(tmp_path, finished, monkeypatch):
+def test_a_row_averages_the_same_steps_after_a_resume(tmp_path, finished):
     config = tiny_config(log_interval=5, eval_interval=12)
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "StopSignal", StopAfter6)
-        train(config, tmp_path / "run")
+    train_until(6, config, tmp_path / "run")
     train(config, tmp_path / "run")
     rows, single = (
         {row["step"]: row for row in read_metrics(folder, "train")}

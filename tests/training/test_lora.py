@@ -1,33 +1,30 @@
 """Training low-rank factors: on every mesh, in parts, interrupted; and plain weights from it."""
 
-import contextlib
 import json
 from dataclasses import replace
 from functools import lru_cache
 
+import chex
 import jax
 import numpy as np
 import pytest
 from jaxprs import equations
 from test_step import GROUPED, rows
-from tiny_run import hash_of, tiny_config
+from tiny_run import hash_of, tiny_config, train_until
+from train_steps import program_of, stepped
 from transfers import transfer
 
 from jaxformer.checkpoints import files as checkpoint_files
 from jaxformer.checkpoints.restore import read_arrays
 from jaxformer.cli import main as cli
-from jaxformer.config import Config, TrainConfig
-from jaxformer.distributed import MeshConfig, make_mesh
-from jaxformer.distributed.processes import placed
+from jaxformer.config import Config
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional.arrays import on_mesh
 from jaxformer.io.serialization import from_json
 from jaxformer.models import Classification, EncoderConfig
 from jaxformer.models.lora import LoRA, is_factor
 from jaxformer.optim import SGD, AdamW, Constant
-from jaxformer.training import loop
 from jaxformer.training.loop import train
-from jaxformer.training.step import TrainProgram
 from jaxformer.training.transfer.merge import merge
 
 LORA = LoRA(rank=2, alpha=5.0, targets=("*.query.kernel", "*.value.kernel", "*.output.kernel"))
@@ -35,34 +32,28 @@ PLAIN = GROUPED.with_fields(dropout=0.0, **{"self_attention.dropout": 0.0})
 OPTIMIZER = SGD(schedule=Constant(learning_rate=0.05, warmup_steps=0))
 
 
-def run(model=PLAIN, mesh=(1, 1, 1), steps=3, optimizer=OPTIMIZER, **settings):
-    settings = TrainConfig(**({"lora": LORA} | settings))
-    program = TrainProgram(model, optimizer, settings, make_mesh(MeshConfig(*mesh)))
+def run(model=PLAIN, mesh=(1, 1, 1), **settings):
+    program = program_of(model, mesh, OPTIMIZER, lora=LORA, **settings)
     # Fresh weights are so small that attention is flat and its gradients drown in rounding.
     random = np.random.default_rng(0)
     start = {
         name: (name.endswith("scale") + 0.4 * random.normal(size=shape.shape)).astype(np.float32)
         for name, shape in program.abstract_model.shapes.items()
     }
-    params = {name: placed(start[name], program.param_shardings[name]) for name in start}
-    state = replace(program.init(0), params=params)
-    batch = {k: jax.device_put(v, program.batch_sharding) for k, v in rows().items()}
-    for _ in range(steps):
-        state, metrics = program.train_step(state, batch)
-    return program, start, state, metrics
+    state, history = stepped(program, rows(), start, steps=3)
+    return program, start, state, history[-1]["loss"]
 
 
 @lru_cache
 def reference():
-    _, start, state, metrics = run()
-    return start, jax.tree.map(np.asarray, state.params), float(metrics["loss"])
+    _, start, state, loss = run()
+    return start, jax.tree.map(np.asarray, state.params), loss
 
 
-def assert_same_update(state, metrics):
-    _, expected, loss = reference()
-    for name, value in expected.items():
-        np.testing.assert_allclose(state.params[name], value, rtol=2e-5, atol=2e-6, err_msg=name)
-    np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-5)
+def assert_same_update(state, loss):
+    _, expected, expected_loss = reference()
+    chex.assert_trees_all_close(state.params, expected, rtol=2e-5, atol=2e-6)
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
 
 
 def test_the_factors_learn_and_nothing_else():
@@ -74,8 +65,8 @@ def test_the_factors_learn_and_nothing_else():
 @pytest.mark.parametrize("mesh", [(1, 8, 1), (2, 2, 2)])
 @pytest.mark.slow
 def test_every_mesh_makes_the_same_update(mesh):
-    program, _, state, metrics = run(mesh=mesh)
-    assert_same_update(state, metrics)
+    program, _, state, loss = run(mesh=mesh)
+    assert_same_update(state, loss)
     for name, value in state.params.items():
         assert value.sharding.is_equivalent_to(program.param_shardings[name], value.ndim), name
     spec = {name: sharding.spec for name, sharding in program.param_shardings.items()}
@@ -101,8 +92,8 @@ def test_every_mesh_makes_the_same_update(mesh):
 )
 @pytest.mark.quick("in parts")
 def test_however_it_is_computed(changes, settings):
-    _, _, state, metrics = run(replace(PLAIN, **changes), **settings)
-    assert_same_update(state, metrics)
+    _, _, state, loss = run(replace(PLAIN, **changes), **settings)
+    assert_same_update(state, loss)
 
 
 def test_moments_exist_for_what_learns_alone():
@@ -124,8 +115,7 @@ def test_moments_exist_for_what_learns_alone():
     ):
         lora = LoRA(rank=2, trained=trained)
         frozen = ("pooler.bias",) if trained else ()
-        settings = TrainConfig(lora=lora, frozen=frozen, ema_decay=0.5)
-        program = TrainProgram(model, optimizer, settings, make_mesh(MeshConfig()))
+        program = program_of(model, optimizer=optimizer, lora=lora, frozen=frozen, ema_decay=0.5)
         learning = {name for name in program.abstract_model.shapes if is_factor(name)} | besides
         assert set(program.trained) == learning
         shapes = program.state_shapes
@@ -138,13 +128,8 @@ def test_moments_exist_for_what_learns_alone():
 @pytest.mark.parametrize("changes", [{}, {"remat": "full"}, {"scan_layers": False}])
 def test_no_kernel_has_a_gradient_and_no_product_of_factors_exists(changes):
     model = replace(PLAIN, tie_embeddings=False, **changes)
-    program = TrainProgram(
-        model, OPTIMIZER, TrainConfig(lora=LORA, loss_chunk=6), make_mesh(MeshConfig())
-    )
-    batch = {
-        n: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=program.batch_sharding)
-        for n, x in rows().items()
-    }
+    program = program_of(model, lora=LORA, loss_chunk=6)
+    batch = jax.device_put(rows(), program.batch_sharding)
     with on_mesh(program.mesh):
         jaxpr = jax.make_jaxpr(program._gradients)(
             program.state_shapes.params, {}, batch, jax.random.key(0)
@@ -200,50 +185,33 @@ def arrays_in(folder, step, prefix="params/"):
 @pytest.mark.slow
 def test_a_run_starts_from_another_and_leaves_it_as_it_was(base, tuned):
     before, after = arrays_in(base, 6), arrays_in(tuned, 8)
-    for name, value in before.items():
-        np.testing.assert_array_equal(after[name], value)
     factors = set(after) - set(before)
+    chex.assert_trees_all_equal({name: after[name] for name in before}, before)
     assert len(factors) == 2 * 3
     assert all(after[name].any() for name in factors)
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_ends_with_the_same_bits(base, tuned, tmp_path, monkeypatch):
-    class StopAfter3(contextlib.nullcontext):
-        def __enter__(self):
-            return self
-
-        def requested(self, step):
-            return step == 3
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "StopSignal", StopAfter3)
-        train(tuned_config(base), tmp_path / "run")
+def test_an_interrupted_run_ends_with_the_same_bits(base, tuned, tmp_path):
+    train_until(3, tuned_config(base), tmp_path / "run")
     assert checkpoint_files.saved_steps(tmp_path / "run" / "checkpoints") == [3]
     train(tuned_config(base), tmp_path / "run")
-    hashes = {hash_of(folder, 8) for folder in (tmp_path / "run", tuned)}
-    assert len(hashes) == 1
+    assert hash_of(tmp_path / "run", 8) == hash_of(tuned, 8)
 
 
 @pytest.mark.more
 @pytest.mark.slow
 def test_merged_weights_compute_the_same(tuned, merged):
     batch = {name: value for name, value in rows().items() if name != "segments"}
-    adapted = TrainProgram(
-        tiny_config().model, OPTIMIZER, TrainConfig(lora=LORA), make_mesh(MeshConfig())
-    ).abstract_model
-    plain = adapted.base
-    logits = [
-        jax.jit(lambda p, abstract_model=abstract_model: abstract_model.module(p).scores(batch))(
-            parameters
-        )
-        for abstract_model, parameters in (
-            (adapted, arrays_in(tuned, 8)),
-            (plain, arrays_in(merged, 8)),
-            (plain, {k: v for k, v in arrays_in(tuned, 8).items() if not is_factor(k)}),
-        )
-    ]
-    ours, wanted, without = (x["language_model"] for x in logits)
+    adapted = program_of(tiny_config().model, lora=LORA).abstract_model
+
+    def logits(model, parameters):
+        return jax.jit(lambda p: model.module(p).scores(batch)["language_model"])(parameters)
+
+    ours = logits(adapted, arrays_in(tuned, 8))
+    wanted = logits(adapted.base, arrays_in(merged, 8))
+    kernels = {name: x for name, x in arrays_in(tuned, 8).items() if not is_factor(name)}
+    without = logits(adapted.base, kernels)
     np.testing.assert_allclose(ours, wanted, rtol=1e-5, atol=1e-5)
     assert np.abs(without - wanted).max() > 0.01
 
@@ -267,11 +235,9 @@ def test_a_merged_folder_is_a_run_like_any_other(tuned, merged, capsys):
 @pytest.mark.slow
 def test_a_run_starts_from_factors_as_from_what_they_amount_to(tuned, merged):
     model = tiny_config().model
-    program = TrainProgram(model, OPTIMIZER, TrainConfig(), make_mesh(MeshConfig(2, 2, 2)))
-    fresh = program.init(1).params
+    fresh = program_of(model, (2, 2, 2)).init(1).params
     (one, report), (other, plain) = (transfer(fresh, f, model) for f in (tuned, merged))
-    for name in fresh:
-        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+    chex.assert_trees_all_equal(one, other)
     assert (report.merged, plain.merged) == (3, 0)
     assert not report.new
     assert not report.left

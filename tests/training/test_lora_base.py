@@ -1,13 +1,13 @@
 """Low-rank factors over a base in fewer bits: what is kept, trained, saved, restored and merged."""
 
-import contextlib
 import json
 from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
-from tiny_run import hash_of, tiny_config
+from tiny_run import hash_of, tiny_config, train_until
+from train_steps import program_of, stepped
 from transfers import transfer
 
 from jaxformer.checkpoints.checkpointer import Checkpointer
@@ -20,15 +20,11 @@ from jaxformer.checkpoints.restore import (
 )
 from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.cli import main as cli
-from jaxformer.config import TrainConfig
-from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.io.serialization import to_json
 from jaxformer.models.frozen import SCALES, restored
 from jaxformer.models.lora import LoRA, is_factor
 from jaxformer.optim import AdamW, Constant
-from jaxformer.training import loop
 from jaxformer.training.loop import train
-from jaxformer.training.step import TrainProgram
 
 pytestmark = pytest.mark.more
 
@@ -44,9 +40,8 @@ def base(tmp_path_factory):
     return folder
 
 
-def program_of(lora, mesh=(1, 1, 1), **settings):
-    settings = TrainConfig(lora=lora, **settings)
-    return TrainProgram(tiny_config().model, OPTIMIZER, settings, make_mesh(MeshConfig(*mesh)))
+def program_with(lora, mesh=(1, 1, 1), **settings):
+    return program_of(tiny_config().model, mesh, OPTIMIZER, lora=lora, **settings)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +53,7 @@ def program_of(lora, mesh=(1, 1, 1), **settings):
     ],
 )
 def test_a_base_is_converted_once_when_it_is_read(base, dtype, mesh):
-    program = program_of(LoRA(rank=2, base_dtype=dtype), mesh)
+    program = program_with(LoRA(rank=2, base_dtype=dtype), mesh)
     params, report = transfer(program.init(0).params, base, tiny_config().model)
     exact = SavedRun(base).read(program.abstract_model.base.shapes)
     assert not [name for name in report.new if not is_factor(name)]
@@ -80,26 +75,17 @@ def tuned(base, **settings):
 
 
 @pytest.mark.slow
-def test_a_run_over_int8_is_interrupted_evaluated_and_merged(base, tmp_path, monkeypatch):
-    class StopAfter3(contextlib.nullcontext):
-        def __enter__(self):
-            return self
-
-        def requested(self, step):
-            return step == 3
-
+def test_a_run_over_int8_is_interrupted_evaluated_and_merged(base, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train(tuned(base, sample_tokens=4), whole)
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "StopSignal", StopAfter3)
-        train(tuned(base), parts)
+    train_until(3, tuned(base), parts)
     train(tuned(base), parts)
     assert hash_of(whole, 6) == hash_of(parts, 6)
 
     arrays = dict(read_arrays(whole / "checkpoints" / "6"))
     assert arrays[f"params/{QUERY}"].dtype == np.int8
     averaged = {name.removeprefix("ema/") for name in arrays if name.startswith("ema/")}
-    assert averaged == set(program_of(INT8).trained)
+    assert averaged == set(program_with(INT8).trained)
     own = {name.removeprefix("params/"): x for name, x in arrays.items() if "params/" in name}
     a, b = (arrays[f"ema/{QUERY}{side}"] for side in (".lora_a", ".lora_b"))
     expected = np.asarray(restored(QUERY, own)) + 8 * np.einsum("ldr,lrnh->ldnh", a, b)
@@ -119,7 +105,7 @@ def test_a_run_over_int8_is_interrupted_evaluated_and_merged(base, tmp_path, mon
 @pytest.mark.slow
 @pytest.mark.parametrize("lora", [LoRA(rank=2), None], ids=["factors", "frozen"])
 def test_an_average_of_everything_that_an_older_version_saved_is_continued(lora, tmp_path):
-    program = program_of(lora, ema_decay=0.5, frozen=() if lora else ("*.kernel",))
+    program = program_with(lora, ema_decay=0.5, frozen=() if lora else ("*.kernel",))
     state = program.init(0)
     older = replace(state, ema=state.params | {n: x + 1 for n, x in state.ema.items()})
     checkpoints = Checkpointer(tmp_path, to_json(tiny_config()), keep=1)
@@ -153,13 +139,11 @@ def test_dropout_is_the_same_however_layers_are_computed(changes, base):
     }  # fmt: skip
     for fields, rate in (({}, 0.5), (changes, 0.5), ({}, 0.0)):
         model = replace(tiny_config().model, dropout=0.0, **fields)
-        settings = TrainConfig(lora=LoRA(rank=2, dropout=rate))
-        program = TrainProgram(model, OPTIMIZER, settings, make_mesh(MeshConfig()))
-        state, random = program.init(0), np.random.default_rng(0)
-        for name in filter(is_factor, list(state.params)):
-            noise = random.normal(size=state.params[name].shape).astype(np.float32)
-            state.params[name] = state.params[name] + noise
-        _, metrics = program.train_step(state, jax.device_put(batch, program.batch_sharding))
-        losses.append(float(metrics["loss"]))
+        program = program_of(model, lora=LoRA(rank=2, dropout=rate))
+        params, random = program.init(0).params, np.random.default_rng(0)
+        for name in filter(is_factor, list(params)):
+            params[name] += random.normal(size=params[name].shape).astype(np.float32)
+        _, (metrics,) = stepped(program, batch, params)
+        losses.append(metrics["loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     assert abs(losses[0] - losses[2]) > 1e-3

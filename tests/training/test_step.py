@@ -3,18 +3,16 @@
 from dataclasses import replace
 from functools import lru_cache
 
+import chex
 import jax
 import numpy as np
 import pytest
+from train_steps import program_of, stepped
 
-from jaxformer.config import TrainConfig
-from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.functional import ALiBi, RoPE
 from jaxformer.models import DecoderConfig
 from jaxformer.models.float8 import Float8
 from jaxformer.nn import DotProductAttention
-from jaxformer.optim import SGD, Constant
-from jaxformer.training.step import TrainProgram
 
 GROUPED = DecoderConfig(
     vocab_size=32,
@@ -30,7 +28,6 @@ GROUPED = DecoderConfig(
     compute_dtype="float32",
 )
 MULTI_QUERY = replace(GROUPED, num_kv_heads=1, position=ALiBi(), tie_embeddings=False)
-OPTIMIZER = SGD(schedule=Constant(learning_rate=0.1, warmup_steps=0))
 
 
 def rows(batch_size=8, length=12):
@@ -47,25 +44,18 @@ def rows(batch_size=8, length=12):
 
 
 def run(model, mesh=(1, 1, 1), steps=2, batch=None, **train):
-    program = TrainProgram(model, OPTIMIZER, TrainConfig(**train), make_mesh(MeshConfig(*mesh)))
-    state = program.init(0)
-    batch = {k: jax.device_put(v, program.batch_sharding) for k, v in (batch or rows()).items()}
-    history = []
-    for _ in range(steps):
-        state, metrics = program.train_step(state, batch)
-        history.append(metrics)
-    return program, state, history
+    program = program_of(model, mesh, **train)
+    return program, *stepped(program, batch or rows(), steps=steps)
 
 
 @lru_cache
 def unsharded(model):
     _, state, history = run(model)
-    return jax.tree.map(np.asarray, state.params), float(history[-1]["loss"])
+    return jax.tree.map(np.asarray, state.params), history[-1]["loss"]
 
 
 def assert_same_parameters(params, expected):
-    for name, value in expected.items():
-        np.testing.assert_allclose(params[name], value, rtol=2e-5, atol=2e-6, err_msg=name)
+    chex.assert_trees_all_close(params, expected, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("mesh", [(8, 1, 1), (1, 8, 1), (1, 1, 4), (2, 2, 2), (4, 1, 2)])
@@ -105,7 +95,7 @@ def test_parts_add_up_to_the_large_batch(mesh):
 def in_two_parts(model, mesh):
     train = {"gradient_accumulation": 2, "loss_chunk": 5}
     _, state, history = run(model, mesh, batch=rows(16), **train)
-    return jax.tree.map(np.asarray, state.params), float(history[-1]["loss"])
+    return jax.tree.map(np.asarray, state.params), history[-1]["loss"]
 
 
 @pytest.mark.slow
@@ -128,13 +118,12 @@ def test_a_non_finite_update_is_skipped_and_counted():
     bad = rows()
     bad["weights"][0, 0] = np.inf
     program, state, history = run(GROUPED, steps=2, batch=bad)
-    for name, value in program.init(0).params.items():
-        np.testing.assert_array_equal(state.params[name], value)
-    assert [int(m["skipped_in_a_row"]) for m in history] == [1, 2]
-    good = {k: jax.device_put(v, program.batch_sharding) for k, v in rows().items()}
+    chex.assert_trees_all_equal(state.params, program.init(0).params)
+    assert [metrics["skipped_in_a_row"] for metrics in history] == [1, 2]
+    good = jax.device_put(rows(), program.batch_sharding)
     state, metrics = program.train_step(state, good)
-    assert int(metrics["skipped"]) == 2
-    assert int(metrics["skipped_in_a_row"]) == 0
+    assert metrics["skipped"] == 2
+    assert metrics["skipped_in_a_row"] == 0
     assert np.isfinite(metrics["loss"])
 
 
@@ -143,14 +132,13 @@ def test_a_non_finite_update_is_skipped_and_counted():
 def test_float8_learns_as_the_compute_dtype_does(mesh):
     *_, plain = run(GROUPED, mesh, steps=8)
     *_, found = run(GROUPED, mesh, steps=8, float8=Float8())
-    losses = [np.array([float(step["loss"]) for step in each]) for each in (plain, found)]
+    losses = [np.array([step["loss"] for step in each]) for each in (plain, found)]
     assert (losses[0] != losses[1]).any()
     np.testing.assert_allclose(*losses, rtol=5e-3)
 
 
 def test_the_moving_average_follows_the_parameters():
     program, state, _ = run(GROUPED, steps=1, ema_decay=0.9)
-    start = program.init(0).params
-    for name, value in state.params.items():
-        expected = 0.9 * np.asarray(start[name]) + 0.1 * np.asarray(value)
-        np.testing.assert_allclose(state.ema[name], expected, rtol=1e-5, atol=1e-7)
+    ends = jax.device_get((program.init(0).params, state.params))
+    expected = jax.tree.map(lambda x, y: 0.9 * x + 0.1 * y, *ends)
+    chex.assert_trees_all_close(state.ema, expected, rtol=1e-5, atol=1e-7)

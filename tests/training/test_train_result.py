@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from tiny_run import tiny_config
+from tiny_run import tiny_config, train_until
 
 import jaxformer
 from jaxformer.checkpoints.restore import read_arrays
@@ -75,15 +75,8 @@ def test_a_finished_run_returns_the_same_again(trained):
 
 
 @pytest.mark.more
-def test_a_stopped_run_returns_too(tmp_path, monkeypatch):
-    from jaxformer.training import loop
-
-    class StopAtFour(loop.StopSignal):
-        def requested(self, step):
-            return step == 4
-
-    monkeypatch.setattr(loop, "StopSignal", StopAtFour)
-    result = jaxformer.train(tiny_config(steps=6, eval_interval=3), tmp_path / "run")
+def test_a_stopped_run_returns_too(tmp_path):
+    result = train_until(4, tiny_config(steps=6, eval_interval=3), tmp_path / "run")
     assert not result.finished
     assert result.step == 4
     assert result.metrics == result.best_metrics
