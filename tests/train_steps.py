@@ -3,11 +3,13 @@
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.config import TrainConfig
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.processes import placed
+from jaxformer.functional.arrays import on_mesh
 from jaxformer.optim import SGD, Constant
 from jaxformer.training.step import TrainProgram
 
@@ -36,3 +38,25 @@ def stepped(program, batch, params=None, steps=1):
         state, metrics = program.train_step(state, batch)
         history.append(jax.tree.map(float, metrics))
     return state, history
+
+
+def gradients(program, batch, params=None):
+    """The gradients of a step from these parameters, or new ones, with the sums of its losses."""
+    params = program.init(0).params if params is None else on_devices(program, params)
+    batch = jax.device_put(batch, program.batch_sharding)
+
+    def of_step(params, batch, key):
+        return program._gradients(params, {}, batch, key, jnp.zeros((), int))
+
+    with on_mesh(program.mesh):
+        return jax.device_get(jax.jit(of_step)(params, batch, jax.random.key(1)))
+
+
+def assert_same_gradients(actual, expected):
+    """Asserts that what `gradients` found is the same but for rounding."""
+    # A gradient that is zero but for rounding has no scale.
+    top = max(float(np.abs(y).max()) for y in jax.tree.leaves(expected[0]))
+    named = jax.tree.leaves_with_path(expected)
+    for (path, y), x in zip(named, jax.tree.leaves(actual), strict=True):
+        limit = 1e-5 * max(np.abs(y).max(), 1e-3 * top)
+        np.testing.assert_allclose(x, y, rtol=0, atol=limit, err_msg=str(path))

@@ -1,20 +1,16 @@
 """Learning answers alone: no gradient of a prompt's label, and packed rows are padded ones."""
 
-from dataclasses import replace
 from functools import lru_cache
 
-import jax
+import chex
 import numpy as np
 import pytest
 from tiny_models import random_parameters, tiny
+from train_steps import program_of, stepped
 
-from jaxformer.config import TrainConfig
 from jaxformer.data.chat.examples import ChatExamples, PackedChats, PaddedChats, answer_weights
-from jaxformer.distributed import MeshConfig, make_mesh
-from jaxformer.distributed.processes import placed
 from jaxformer.functional import ALiBi, RoPE
 from jaxformer.optim import SGD, Constant
-from jaxformer.training.step import TrainProgram
 
 pytestmark = pytest.mark.more
 
@@ -46,24 +42,19 @@ def batch_of(packing, per="token", rows=CHATS):
 
 
 @lru_cache
-def program_of(position, parts, chunk):
+def program_with(position, parts, chunk):
     model = tiny(num_layers=1, position=POSITIONS[position])
-    settings = TrainConfig(clip_norm=None, gradient_accumulation=parts, loss_chunk=chunk)
-    return TrainProgram(model, OPTIMIZER, settings, make_mesh(MeshConfig()))
+    options = {"gradient_accumulation": parts, "loss_chunk": chunk}
+    return program_of(model, optimizer=OPTIMIZER, clip_norm=None, **options)
 
 
 def update(batch, position="rope", parts=1, chunk=None):
     """What one step of gradient descent changes, and its loss."""
-    program = program_of(position, parts, chunk)
+    program = program_with(position, parts, chunk)
     start = random_parameters(program.model, 1)
-    params = {
-        name: placed(np.asarray(x), program.param_shardings[name]) for name, x in start.items()
-    }
-    state = replace(program.init(0), params=params)
-    arrays = {name: jax.device_put(x, program.batch_sharding) for name, x in batch.items()}
-    state, metrics = program.train_step(state, arrays)
+    state, (metrics,) = stepped(program, batch, start)
     changes = {name: np.asarray(state.params[name] - start[name]) for name in start}
-    return changes, float(metrics["loss"])
+    return changes, metrics["loss"]
 
 
 @pytest.mark.parametrize("chunk", [None, 7])
@@ -75,8 +66,7 @@ def test_the_label_of_a_prompt_is_never_learned(packing, chunk):
     unlearned = np.where(batch["weights"] > 0, batch["targets"], 30 - batch["targets"])
     found, other = update(batch | {"targets": unlearned}, chunk=chunk)
     assert other == loss
-    for name, change in expected.items():
-        np.testing.assert_array_equal(found[name], change, err_msg=name)
+    chex.assert_trees_all_equal(found, expected)
     # That of an answer is.
     wrong = np.where(batch["weights"] > 0, 30 - batch["targets"], batch["targets"])
     assert abs(update(batch | {"targets": wrong}, chunk=chunk)[1] - loss) > 1e-3
@@ -103,5 +93,4 @@ def test_in_parts_it_is_the_large_batch():
     expected, loss = update(batch)
     found, other = update(batch, parts=3)
     assert other == pytest.approx(loss, rel=1e-6)
-    for name, change in expected.items():
-        np.testing.assert_allclose(found[name], change, atol=1e-6, rtol=1e-4, err_msg=name)
+    chex.assert_trees_all_close(found, expected, atol=1e-6, rtol=1e-4)

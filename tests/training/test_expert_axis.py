@@ -4,15 +4,15 @@ import dataclasses
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_run import on_mesh, tiny_config
+from train_steps import assert_same_gradients, gradients, program_of
 
 from jaxformer.checkpoints.restore import read_arrays
-from jaxformer.config import Config, TrainConfig, validate
+from jaxformer.config import Config, validate
 from jaxformer.data import DataConfig
-from jaxformer.distributed import MeshConfig, make_mesh
+from jaxformer.distributed import MeshConfig
 from jaxformer.errors import ConfigError
 from jaxformer.functional import ClampedSwiGLU, SigmoidTopK, TopKSoftmax
 from jaxformer.models import DecoderConfig
@@ -20,7 +20,6 @@ from jaxformer.models.lora import LoRA
 from jaxformer.nn import BalanceLoss, Experts, SharedExpert, ZLoss
 from jaxformer.optim import AdamW, Constant
 from jaxformer.training.loop import train
-from jaxformer.training.step import TrainProgram
 
 pytestmark = pytest.mark.usefixtures("compiled_here")
 ROWS, LENGTH = 8, 6
@@ -44,24 +43,20 @@ MIXTURES = {
     "Qwen": Experts(num=8, per_token=2, dim=8, shared=SharedExpert(dim=8, gated=True)),
 }
 CAPACITY = dataclasses.replace(MIXTURES["Mixtral"], capacity=0.8)
+# The sizes of data, fsdp, tensor, sequence and expert.
 MESHES = [
-    MeshConfig(fsdp=2, tensor=2, expert=2),
-    MeshConfig(fsdp=2, expert=2),
-    MeshConfig(tensor=2, expert=4),
-    MeshConfig(data=2, expert=2),
-    MeshConfig(sequence=2, expert=2),
-    MeshConfig(expert=8),
+    (1, 2, 2, 1, 2),
+    (1, 2, 1, 1, 2),
+    (1, 1, 2, 1, 4),
+    (2, 1, 1, 1, 2),
+    (1, 1, 1, 2, 2),
+    (1, 1, 1, 1, 8),
 ]
 
 
 def model_of(mixture, **fields):
     sizes = SIZES | {"windows": (None,) * SIZES["num_layers"], "feed_forward": mixture} | fields
     return DecoderConfig(**sizes, compute_dtype="float32")
-
-
-def program_of(model, config, train=None):
-    mesh = make_mesh(config, jax.devices()[: np.prod(config.sizes(8))])
-    return TrainProgram(model, OPTIMIZER, train or TrainConfig(), mesh)
 
 
 def batch():
@@ -76,31 +71,19 @@ def batch():
 
 
 @functools.lru_cache
-def found(model, config, train=None):
+def found(model, mesh, options):
     """The gradients, the loss and the metrics on a mesh."""
-    program = program_of(model, config, train)
-    params = program.init(0).params
-    random = np.random.default_rng(1)
-    for name, x in params.items():  # biases begin as zeros
-        drawn = random.normal(0, 0.4, x.shape).astype(np.float32)
-        params[name] = jax.device_put(drawn, x.sharding)
-    placed = {name: jax.device_put(x, program.batch_sharding) for name, x in batch().items()}
-
-    def of_step(params, batch, key):
-        gradients, (sums, metrics) = program._gradients(params, {}, batch, key, jnp.zeros((), int))
-        return gradients, sums, metrics
-
-    with jax.set_mesh(program.mesh):
-        return jax.device_get(jax.jit(of_step)(params, placed, jax.random.key(1)))
+    program, random = program_of(model, mesh, **dict(options)), np.random.default_rng(1)
+    params = {
+        name: random.normal(0, 0.4, x.shape).astype(np.float32)  # biases begin as zeros
+        for name, x in program.abstract_model.shapes.items()
+    }
+    return gradients(program, batch(), params)
 
 
-def assert_same(model, config, train=None):
-    expected, actual = found(model, MeshConfig(), train), found(model, config, train)
-    named = jax.tree_util.tree_flatten_with_path(expected)[0]
-    top = max(float(np.abs(y).max()) for y in jax.tree.leaves(expected[0]))
-    for (path, y), x in zip(named, jax.tree.leaves(actual), strict=True):
-        scale = max(np.abs(y).max(), 1e-3 * top)
-        np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * scale, err_msg=str(path))
+def assert_same(model, mesh, **options):
+    expected, actual = (found(model, each, (*options.items(),)) for each in ((1,), mesh))
+    assert_same_gradients(actual, expected)
 
 
 @pytest.mark.more
@@ -112,7 +95,7 @@ def test_gradients_and_losses_are_those_of_one_device(name, mesh):
 
 
 @pytest.mark.more
-@pytest.mark.quick("*2 x 2", "*1 x 8")
+@pytest.mark.quick("*2, 2)", "*1, 8)")
 @pytest.mark.parametrize("mesh", MESHES[1:], ids=str)
 def test_on_several_axes(mesh):
     assert_same(model_of(MIXTURES["DeepSeek"]), mesh)
@@ -121,16 +104,16 @@ def test_on_several_axes(mesh):
 @pytest.mark.more
 @pytest.mark.quick("fields2-*")
 @pytest.mark.parametrize(
-    ("fields", "train", "sizes"),
+    ("fields", "train", "mesh"),
     [
-        ({"remat": "full"}, TrainConfig(gradient_accumulation=2), {"data": 2}),
-        ({"scan_layers": True, "remat": "dots"}, TrainConfig(loss_chunk=4), {"data": 2}),
-        ({}, TrainConfig(lora=LORA), {"fsdp": 2, "tensor": 2}),
-        ({"feed_forward": CAPACITY}, TrainConfig(), {"data": 2, "sequence": 2}),
+        ({"remat": "full"}, {"gradient_accumulation": 2}, (2, 1, 1, 1, 2)),
+        ({"scan_layers": True, "remat": "dots"}, {"loss_chunk": 4}, (2, 1, 1, 1, 2)),
+        ({}, {"lora": LORA}, (1, 2, 2, 1, 2)),
+        ({"feed_forward": CAPACITY}, {}, (2, 1, 1, 2, 2)),
     ],
 )
-def test_layers_and_batches_in_parts_factors_and_capacities(fields, train, sizes):
-    assert_same(model_of(MIXTURES["Mixtral"], **fields), MeshConfig(expert=2, **sizes), train)
+def test_layers_and_batches_in_parts_factors_and_capacities(fields, train, mesh):
+    assert_same(model_of(MIXTURES["Mixtral"], **fields), mesh, **train)
 
 
 def test_a_capacity_below_one_token_is_refused():
@@ -145,7 +128,7 @@ def test_a_capacity_below_one_token_is_refused():
 
 
 def test_each_device_keeps_its_experts_and_their_optimizer_state():
-    program = program_of(model_of(MIXTURES["DeepSeek"]), MeshConfig(fsdp=2, expert=4))
+    program = program_of(model_of(MIXTURES["DeepSeek"]), (1, 2, 1, 1, 4), OPTIMIZER)
     axes = program.abstract_model.axes
     kernels = {(1, 8, 16, 8), (1, 8, 8, 16)}
     for name, x in program.state_shapes.params.items():

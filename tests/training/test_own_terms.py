@@ -2,23 +2,22 @@
 
 from dataclasses import dataclass, replace
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_models import batch_for, random_parameters, structure_of, tiny, tiny_encoder_decoder
 from tiny_run import tiny_config
+from train_steps import program_of, stepped
 
 import jaxformer
-from jaxformer.config.train import TrainConfig
-from jaxformer.distributed.sharding import MeshConfig, make_mesh
 from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.functional import add_loss, add_metric
 from jaxformer.functional.losses.terms import collect_terms
 from jaxformer.nn import MLP, FeedForward, FeedForwardConfig
 from jaxformer.optim import SGD, Constant
 from jaxformer.training.logging.metrics_writer import read_metrics
-from jaxformer.training.step import TrainProgram
 
 pytestmark = pytest.mark.more
 
@@ -57,19 +56,12 @@ def batch_of(config, rows=8):
     return {name: found[name] for name in config.batch_spec(rows, {"inputs": 7})}
 
 
-def stepped(config, sizes=(1, 1, 1), **settings):
+def descended(config, sizes=(1, 1, 1), **settings):
     """The parameters before and after a step of plain gradient descent, and its metrics."""
-    mesh = make_mesh(MeshConfig(*sizes), jax.devices()[: int(np.prod(sizes))])
     optimizer = SGD(schedule=Constant(learning_rate=1.0, warmup_steps=0), momentum=0.0)
-    settings = TrainConfig(steps=3, clip_norm=None, **settings)
-    program = TrainProgram(config, optimizer, settings, mesh)
-    state = program.init(0)
-    before = jax.device_get(state.params)
-    batch = {
-        name: jax.device_put(x, program.batch_sharding) for name, x in batch_of(config).items()
-    }
-    state, metrics = program.train_step(state, batch)
-    return before, jax.device_get(state.params), {k: float(v) for k, v in metrics.items()}
+    program = program_of(config, sizes, optimizer, clip_norm=None, **settings)
+    state, (metrics,) = stepped(program, batch_of(config))
+    return *jax.device_get((program.init(0).params, state.params)), metrics
 
 
 def written_by_hand(params, config, batch):
@@ -96,13 +88,11 @@ LAYOUTS = {
 @pytest.mark.quick("scanned")
 def test_the_gradient_is_that_of_a_loss_written_by_hand(changes):
     config = config_with(**changes)
-    before, after, metrics = stepped(config)
+    before, after, metrics = descended(config)
     grad = jax.jit(jax.grad(lambda p: written_by_hand(p, config, batch_of(config)), has_aux=True))
     expected, (loss, energy) = grad(before)
-    for name, gradient in expected.items():
-        np.testing.assert_allclose(
-            before[name] - after[name], gradient, rtol=5e-5, atol=1e-6, err_msg=name
-        )
+    found = jax.tree.map(np.subtract, before, after)
+    chex.assert_trees_all_close(found, expected, rtol=5e-5, atol=1e-6)
     assert metrics["loss"] == pytest.approx(float(loss), rel=1e-5)
     assert metrics["energy"] == pytest.approx(float(energy), rel=1e-5)
     assert metrics["total_loss"] == pytest.approx(float(loss + WEIGHT * energy), rel=1e-5)
@@ -123,10 +113,9 @@ MESHES = {
 @pytest.mark.quick("in parts")
 def test_accumulation_and_meshes_change_nothing(sizes, parts):
     config = config_with(scan_layers=True, remat="full")
-    _, expected, whole = stepped(config)
-    _, found, metrics = stepped(config, sizes, gradient_accumulation=parts)
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=5e-5, atol=1e-6, err_msg=name)
+    _, expected, whole = descended(config)
+    _, found, metrics = descended(config, sizes, gradient_accumulation=parts)
+    chex.assert_trees_all_close(found, expected, rtol=5e-5, atol=1e-6)
     for name in ("loss", "energy", "total_loss", "positive"):
         assert metrics[name] == pytest.approx(whole[name], rel=1e-5)
 
@@ -165,7 +154,7 @@ def test_what_cannot_be_added_is_named():
     with pytest.raises(ArgumentError, match="inside a scan"):
         collect_terms(jax.jit(lambda x: add_metric("b", x.sum())))(jnp.ones(3))
     with pytest.raises(ConfigError, match="'loss'"):
-        stepped(config_with(feed_forward=Penalised(name="loss")))
+        descended(config_with(feed_forward=Penalised(name="loss")))
 
 
 @pytest.mark.slow

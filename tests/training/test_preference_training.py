@@ -5,31 +5,30 @@ import random
 from dataclasses import replace
 from functools import lru_cache
 
+import chex
 import jax
 import numpy as np
 import pytest
+from corpora import write_rows
 from hf_checkpoints import SENTENCES
 from tiny_models import logits_of, random_parameters, structure_of, tiny, tiny_encoder
 from tiny_run import hash_of, tiny_config
+from train_steps import program_of, stepped
 
 from jaxformer.cli.training.evaluate import evaluate
 from jaxformer.config import DPO, KTO, Config, TrainConfig, validate
 from jaxformer.data import Bytes
 from jaxformer.data.chat import PreferenceData, UnpairedPreferenceData
-from jaxformer.distributed import MeshConfig, make_mesh
-from jaxformer.distributed.processes import placed
 from jaxformer.errors import ConfigError
 from jaxformer.models.heads.base import DEFAULT_OPTIONS
 from jaxformer.models.lora import LoRA
-from jaxformer.optim import SGD, AdamW, Constant
+from jaxformer.optim import AdamW, Constant
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.loop import train
 from jaxformer.training.preference_loss import REFERENCE, PreferenceLoss, answers, preference_loss
-from jaxformer.training.step import TrainProgram
 
 MODEL = tiny(vocab_size=32, model_dim=24, num_heads=4, num_kv_heads=2, num_layers=1, mlp_dim=16)
 SETTINGS = DPO(beta=0.3, label_smoothing=0.1, sft_weight=0.2)
-OPTIMIZER = SGD(schedule=Constant(learning_rate=0.1, warmup_steps=0))
 
 
 def pairs(rows=8, length=12, seed=0):
@@ -50,37 +49,21 @@ def pairs(rows=8, length=12, seed=0):
 
 
 @lru_cache
-def program_of(mesh, settings, options):
-    train = TrainConfig(preference=settings, **dict(options))
-    mesh = make_mesh(MeshConfig(*mesh))
-    return TrainProgram(MODEL, OPTIMIZER, train, mesh, PreferenceLoss(settings))
+def program_with(mesh, settings, options):
+    loss = PreferenceLoss(settings)
+    return program_of(MODEL, mesh, loss=loss, preference=settings, **dict(options))
 
 
 def run(mesh=(1, 1, 1), steps=2, batch=None, settings=SETTINGS, **options):
-    program = program_of(mesh, settings, tuple(options.items()))
-    params = {
-        name: placed(np.asarray(x), program.param_shardings[name])
-        for name, x in random_parameters(MODEL, 1).items()
-    }
-    state = replace(program.init(0), params=params)
-    batch = {k: jax.device_put(v, program.batch_sharding) for k, v in (batch or pairs()).items()}
-    for _ in range(steps):
-        state, metrics = program.train_step(state, batch)
-    return program, state, {name: float(value) for name, value in metrics.items()}
+    program = program_with(mesh, settings, tuple(options.items()))
+    state, history = stepped(program, batch or pairs(), random_parameters(MODEL, 1), steps)
+    return program, state, history[-1]
 
 
 @lru_cache
 def reference():
     _, state, metrics = run()
     return jax.tree.map(np.asarray, state.params), metrics
-
-
-def assert_same(state, metrics, expected=None):
-    params, values = expected or reference()
-    for name, value in params.items():
-        np.testing.assert_allclose(state.params[name], value, rtol=2e-4, atol=2e-5, err_msg=name)
-    for name, value in values.items():
-        np.testing.assert_allclose(metrics[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 # However it is computed ---------------------------------------------------------------------------
@@ -100,8 +83,10 @@ def assert_same(state, metrics, expected=None):
 )
 @pytest.mark.quick("mesh5-*")
 def test_every_mesh_all_parts_and_chunks_make_the_same_update(mesh, options):
+    params, values = reference()
     _, state, metrics = run(mesh, **options)
-    assert_same(state, metrics)
+    chex.assert_trees_all_close(state.params, params, rtol=2e-4, atol=2e-5)
+    chex.assert_trees_all_close(metrics, values, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.more
@@ -114,7 +99,7 @@ def test_the_step_lowers_without_arrays():
 # What it depends on -------------------------------------------------------------------------------
 
 
-def gradients(batch):
+def update(batch):
     """The update of one step, and its metrics."""
     _, state, metrics = run(steps=1, batch=batch)
     start = random_parameters(MODEL, 1)
@@ -127,14 +112,13 @@ def test_what_is_no_answer_is_never_learned():
     other = np.where(batch["weights"] > 0, batch["targets"], 31 - batch["targets"])
     filled = batch["inputs"].copy()
     filled[-1] = 31 - filled[-1]
-    expected, metrics = gradients(batch)
-    found, others = gradients(batch | {"targets": other, "inputs": filled})
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    expected, metrics = update(batch)
+    found, others = update(batch | {"targets": other, "inputs": filled})
+    chex.assert_trees_all_equal(found, expected)
     assert others == metrics
     # Those of an answer may not.
     wrong = np.where(batch["weights"] > 0, 31 - batch["targets"], batch["targets"])
-    assert gradients(batch | {"targets": wrong})[1]["loss"] != metrics["loss"]
+    assert update(batch | {"targets": wrong})[1]["loss"] != metrics["loss"]
 
 
 def test_padding_changes_nothing():
@@ -143,10 +127,9 @@ def test_padding_changes_nothing():
         name: np.concatenate([x, np.full_like(x[..., :5], 0)], axis=2) if x.ndim == 3 else x
         for name, x in batch.items()
     }
-    found, metrics = gradients(wider)
-    for name, value in gradients(batch)[0].items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
-    assert metrics["loss"] == pytest.approx(gradients(batch)[1]["loss"], rel=1e-5)
+    (found, metrics), (expected, values) = update(wider), update(batch)
+    chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-6)
+    assert metrics["loss"] == pytest.approx(values["loss"], rel=1e-5)
 
 
 @pytest.mark.more
@@ -198,36 +181,22 @@ def preferences(path, rows=40, seed=0):
         prompt, chosen, rejected = chance.sample(SENTENCES, 3)
         sides = {"chosen": f" {chosen.upper()}", "rejected": f" {rejected}"}
         lines.append({"prompt": prompt} | sides)
-    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    return str(path)
+    return write_rows(path, lines)
 
 
-def dpo_config(folder, steps=6, model=None, **settings) -> Config:
-    config = tiny_config()
-    path = folder / "preferences.jsonl"
+def dpo_config(folder) -> Config:
+    config = tiny_config(steps=6, eval_interval=3, checkpoint_interval=2, preference=DPO())
     return replace(
         config,
-        model=replace(config.model, num_layers=1, **(model or {})),
+        model=replace(config.model, num_layers=1),
         data=PreferenceData(
-            train=str(path) if path.exists() else preferences(path),
+            train=preferences(folder / "preferences.jsonl"),
             tokenizer=Bytes(),
             sequence_length=144,
             batch_size=8,
             validation_fraction=0.2,
         ),
         optimizer=AdamW(schedule=Constant(learning_rate=1e-2, warmup_steps=0)),
-        train=TrainConfig(
-            **{
-                "steps": steps,
-                "gradient_accumulation": 2,
-                "eval_interval": 3,
-                "checkpoint_interval": 2,
-                "log_interval": 1,
-                "sample_tokens": 0,
-                "preference": DPO(),
-                **settings,
-            }
-        ),
     )
 
 
@@ -359,34 +328,25 @@ def judged(path, rows=60):
         words = chance.sample(SENTENCES[0].split(), 3)
         good = number % 2 == 0
         answer = words[0] if good else "no"
-        row = {"prompt": " ".join(words) + ":", "completion": f" {answer}", "label": good}
-        lines.append(json.dumps(row) + "\n")
-    path.write_text("".join(lines))
-    return str(path)
+        lines.append({"prompt": " ".join(words) + ":", "completion": f" {answer}", "label": good})
+    return write_rows(path, lines)
 
 
-def kto_config(folder, **settings):
-    config = dpo_config(folder)
+@pytest.mark.more
+@pytest.mark.slow
+def test_a_run_learns_what_is_desirable(tmp_path):
+    config = dpo_config(tmp_path)
     data = UnpairedPreferenceData(
-        train=judged(folder / "judged.jsonl"),
+        train=judged(tmp_path / "judged.jsonl"),
         tokenizer=Bytes(),
         sequence_length=64,
         batch_size=8,
         validation_fraction=0.2,
     )
     kto = KTO(beta=0.3, undesirable_weight=1.2)
-    return replace(config, data=data, train=replace(config.train, preference=kto, **settings))
-
-
-@pytest.mark.more
-@pytest.mark.slow
-def test_a_run_learns_what_is_desirable(tmp_path):
-    config = kto_config(tmp_path, gradient_accumulation=1)
-    train(config, tmp_path / "run")
-    rows, validations = (
-        read_metrics(tmp_path / "run", "train"),
-        read_metrics(tmp_path / "run", "validation"),
-    )
+    settings = replace(config.train, preference=kto, gradient_accumulation=1)
+    train(replace(config, data=data, train=settings), tmp_path / "run")
+    rows, validations = (read_metrics(tmp_path / "run", side) for side in ("train", "validation"))
     # Policy and reference are the same: 1 - sigmoid(0), times the weights of the labels.
     assert 0.5 <= rows[0]["loss"] <= 0.6
     assert abs(rows[0]["margin"]) < 1e-4

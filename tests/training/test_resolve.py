@@ -68,7 +68,7 @@ def test_a_run_from_nothing_opens_nothing(tmp_path):
         ),
         (
             lambda c: replace(c, model=replace(c.model, vocab_size=272), init_from=None),
-            "vocab_size is 264, this model's 272",
+            "train.distillation.teacher = .*: its model.vocab_size is 264, this model's 272",
         ),
     ],
     ids=["shapes", "layers", "no-teacher", "teacher"],

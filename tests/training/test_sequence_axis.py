@@ -1,13 +1,15 @@
 """Losses and gradients with the tokens of each row on several devices are those of one."""
 
+import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from train_steps import assert_same_gradients, gradients, program_of, stepped
 
-from jaxformer.config import Config, TrainConfig, experiment, validate
+from jaxformer.config import Config, experiment, validate
 from jaxformer.config.train import DPO
-from jaxformer.distributed import MeshConfig, make_mesh
+from jaxformer.data import DataConfig
+from jaxformer.distributed import MeshConfig
 from jaxformer.errors import ConfigError
 from jaxformer.functional import ALiBi, Learned, NoPosition, RoPE, T5Bias, YaRN
 from jaxformer.models import (
@@ -22,9 +24,7 @@ from jaxformer.models.heads.autoencoder import MaskedAutoencoder
 from jaxformer.models.heads.patches import VisualTokens
 from jaxformer.nn.attention import DotProductAttention
 from jaxformer.nn.latent_attention import LatentAttention
-from jaxformer.optim import AdamW, Constant
 from jaxformer.training.preference_loss import preference_loss
-from jaxformer.training.step import TrainProgram
 
 pytestmark = pytest.mark.usefixtures("compiled_here")
 ROWS, LENGTH = 8, 16
@@ -49,34 +49,19 @@ def documents():
     return np.sort(RANDOM.integers(0, 4, (ROWS, LENGTH)).astype(np.int32))
 
 
-def gradients(model, arrays, config, train=None):
-    """The gradients and the sums of the losses on a mesh."""
-    mesh = make_mesh(config, jax.devices()[: np.prod(config.sizes(8))])
-    optimizer = AdamW(schedule=Constant(learning_rate=1e-3))
-    program = TrainProgram(model, optimizer, train or TrainConfig(), mesh)
-    params = program.init(0).params
-    placed = {name: jax.device_put(x, program.batch_sharding) for name, x in arrays.items()}
-
-    def of_step(params, batch, key):
-        found, (sums, _) = program._gradients(params, {}, batch, key, jnp.zeros((), int))
-        return found, sums
-
-    with jax.set_mesh(mesh):
-        found = jax.jit(of_step)(params, placed, jax.random.key(1))
-    return jax.tree.map(np.asarray, found)
+TWO_AXES = (1, 2, 1, 4)  # fsdp and sequence
+THREE_AXES = (2, 1, 2, 2)  # data, tensor and sequence
 
 
-def assert_same(model, arrays, config, train=None):
-    expected = gradients(model, arrays, MeshConfig(), train)
-    actual = gradients(model, arrays, config, train)
-    # A gradient that is zero but for rounding has no scale.
-    top = max(float(np.abs(y).max()) for y in jax.tree.leaves(expected[0]))
-    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * max(np.abs(y).max(), 1e-3 * top))
+def programs(model, mesh=TWO_AXES, **options):
+    """The program on one device, and with parts of rows on several."""
+    return (program_of(model, sizes, **options) for sizes in ((1, 1, 1), mesh))
 
 
-TWO_AXES = MeshConfig(fsdp=2, sequence=4)
-THREE_AXES = MeshConfig(data=2, tensor=2, sequence=2)
+def assert_same(model, arrays, mesh, **train):
+    expected, actual = (gradients(program, arrays) for program in programs(model, mesh, **train))
+    assert_same_gradients(actual, expected)
+
 
 DECODERS = {
     "RoPE": ({}, {}),
@@ -115,14 +100,11 @@ def test_decoders(name, mesh):
 
 @pytest.mark.parametrize(
     "train",
-    [
-        TrainConfig(loss_chunk=3),
-        pytest.param(TrainConfig(gradient_accumulation=2), marks=pytest.mark.slow),
-    ],
+    [{"loss_chunk": 3}, pytest.param({"gradient_accumulation": 2}, marks=pytest.mark.slow)],
 )
 @pytest.mark.more
 def test_chunks_of_the_loss_and_parts_of_the_batch(train):
-    assert_same(DecoderConfig(**SIZES), batch(), TWO_AXES, train)
+    assert_same(DecoderConfig(**SIZES), batch(), TWO_AXES, **train)
 
 
 def padding():
@@ -186,68 +168,44 @@ def test_images(name, mesh):
     assert_same(model, arrays, mesh)
 
 
-def programs(model, train=None, loss=None):
-    """The program on one device, and with parts of rows on several."""
-    optimizer = AdamW(schedule=Constant(learning_rate=1e-3))
-    for config in (MeshConfig(), TWO_AXES):
-        mesh = make_mesh(config, jax.devices()[: np.prod(config.sizes(8))])
-        program = TrainProgram(model, optimizer, train or TrainConfig(), mesh, loss)
-        yield program, lambda x, program=program: jax.device_put(x, program.batch_sharding)
-
-
 @pytest.mark.more
 def test_the_evaluation_of_a_head_over_rows():
     model = EncoderConfig(**SIZES, heads=(Classification(num_labels=3),))
     arrays = {"inputs": batch()["inputs"], "mask": padding(), "row": np.arange(ROWS)}
     arrays |= {"label": np.arange(ROWS) % 3, "label_weights": np.ones(ROWS, np.float32)}
     expected, actual = (
-        program.eval_step(program.init(0).params, {name: put(x) for name, x in arrays.items()})
-        for program, put in programs(model)
+        program.eval_step(program.init(0).params, jax.device_put(arrays, program.batch_sharding))
+        for program in programs(model)
     )
-    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(x, y, atol=1e-5)
+    chex.assert_trees_all_close(actual, expected, rtol=1e-7, atol=1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.quick("3")
 @pytest.mark.parametrize("chunk", [None, 3])
 def test_preferences(chunk):
-    train = TrainConfig(preference=DPO(), loss_chunk=chunk)
-    loss = preference_loss(train.preference)
-    found = []
-    for program, put in programs(DecoderConfig(**SIZES), train, loss):
-        shapes = program.loss.batch_spec(program.model, ROWS, {"inputs": LENGTH})
-        random = np.random.default_rng(2)
-        arrays = {
-            name: put(random.integers(1, 3, x.shape).astype(x.dtype)) for name, x in shapes.items()
-        }
-        _, metrics = program.train_step(program.init(0), arrays)
-        found.append(metrics)
-    for name, value in found[0].items():
-        np.testing.assert_allclose(found[1][name], value, rtol=1e-5, atol=1e-5, err_msg=name)
+    model, loss, random = DecoderConfig(**SIZES), preference_loss(DPO()), np.random.default_rng(2)
+    shapes = loss.batch_spec(model, ROWS, {"inputs": LENGTH})
+    arrays = {name: random.integers(1, 3, x.shape).astype(x.dtype) for name, x in shapes.items()}
+    options = {"loss": loss, "preference": DPO(), "loss_chunk": chunk}
+    expected, actual = (stepped(each, arrays)[1] for each in programs(model, **options))
+    chex.assert_trees_all_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_step_gathers_keys_and_values_and_each_device_keeps_its_tokens():
-    def compiled(config):
-        mesh = make_mesh(config, jax.devices()[: config.sequence])
-        model = DecoderConfig(**SIZES, num_kv_heads=2)
-        optimizer = AdamW(schedule=Constant(learning_rate=1e-3))
-        program = TrainProgram(model, optimizer, TrainConfig(loss_chunk=32), mesh)
-        return program.lower(2, {"inputs": 512}).compile()
-
-    alone, together = compiled(MeshConfig()), compiled(MeshConfig(sequence=8))
+    model = DecoderConfig(**SIZES, num_kv_heads=2)
+    alone, together = (
+        program.lower(2, {"inputs": 512}).compile()
+        for program in programs(model, (1, 1, 1, 8), loss_chunk=32)
+    )
     text = together.as_text()
     assert "all-gather" in text
     assert "all-to-all" not in text
-    share = (
-        together.memory_analysis().temp_size_in_bytes / alone.memory_analysis().temp_size_in_bytes
-    )
-    assert share < 0.5
+    sizes = [each.memory_analysis().temp_size_in_bytes for each in (together, alone)]
+    assert sizes[0] < 0.5 * sizes[1]
 
 
 def config(**fields):
-    from jaxformer.data import DataConfig
-
     model = fields.pop("model", DecoderConfig(**SIZES))
     return Config(model=model, data=DataConfig(sequence_length=30, batch_size=8), **fields)
 

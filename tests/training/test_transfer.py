@@ -5,13 +5,13 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from tiny_models import batch_for
 from tiny_run import tiny_config
+from train_steps import program_of, stepped
 from transfers import transfer
 
 from jaxformer.checkpoints.restore import read_arrays
-from jaxformer.config import TrainConfig
 from jaxformer.data import MaskedLM, TrainTokenizer
-from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError
 from jaxformer.models import Classification, DecoderConfig, LanguageModel
 from jaxformer.optim import AdamW, Constant
@@ -29,15 +29,14 @@ def run_dir(tmp_path_factory):
     return folder
 
 
-def program_of(mesh=(1, 1, 1), train=None, **changes) -> TrainProgram:
-    model = tiny_config().model.with_fields(**changes)
-    return TrainProgram(model, OPTIMIZER, train or TrainConfig(), make_mesh(MeshConfig(*mesh)))
+def program_with(mesh=(1, 1, 1), **changes) -> TrainProgram:
+    return program_of(tiny_config().model.with_fields(**changes), mesh)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 2)])
 def test_a_model_with_another_head_takes_all_but_the_head(run_dir, mesh):
-    program = program_of(mesh, heads=(Classification(num_labels=3),), tie_embeddings=False)
+    program = program_with(mesh, heads=(Classification(num_labels=3),), tie_embeddings=False)
     fresh = program.init(seed=5).params
     params, report = transfer(fresh, run_dir, program.model)
     assert report.new == ("heads.label.output.bias", "heads.label.output.kernel")
@@ -57,12 +56,12 @@ def test_a_model_with_another_head_takes_all_but_the_head(run_dir, mesh):
 @pytest.mark.more
 @pytest.mark.slow
 def test_models_that_differ_in_more_are_refused(run_dir):
-    wider, deeper = program_of(mlp_dim=80), program_of(num_layers=4)
+    wider, deeper = program_with(mlp_dim=80), program_with(num_layers=4)
     for program in (wider, deeper):
         differing = r"heads \(model\.(mlp_dim|num_layers) is \d+ there.*\): .* has shape .* there"
         with pytest.raises(ConfigError, match=differing):
             transfer(program.init(0).params, run_dir, program.model)
-    biased = program_of(**{"feed_forward.bias": True})
+    biased = program_with(**{"feed_forward.bias": True})
     with pytest.raises(ConfigError, match=r"sublayers.1.up.bias is not there"):
         transfer(biased.init(0).params, run_dir, biased.model)
 
@@ -78,7 +77,7 @@ def test_a_run_that_cannot_start_from_another_says_why_and_leaves_nothing(run_di
 
 
 def test_a_folder_that_is_no_run_or_has_no_checkpoint(run_dir, tmp_path):
-    program = program_of()
+    program = program_with()
     params = program.init(0).params
     with pytest.raises(ConfigError, match="not a run folder"):
         transfer(params, tmp_path, program.model)
@@ -88,7 +87,7 @@ def test_a_folder_that_is_no_run_or_has_no_checkpoint(run_dir, tmp_path):
 
 
 def test_a_checkpoint_may_be_named(run_dir):
-    program = program_of()
+    program = program_with()
     fresh = program.init(0).params
     (earlier, _), (newest, _) = (
         transfer(fresh, folder, program.model)
@@ -130,25 +129,14 @@ def test_other_tokens_are_refused_and_more_tokens_are_not(run_dir, tmp_path):
     assert path in str(error.value)
 
 
-def batch_of(program, size=8, length=12):
-    random = np.random.default_rng(0)
-    arrays = {
-        "inputs": random.integers(0, 258, (size, length)).astype(np.int32),
-        "targets": random.integers(0, 258, (size, length)).astype(np.int32),
-        "weights": np.ones((size, length), np.float32),
-    }
-    return {name: jax.device_put(x, program.batch_sharding) for name, x in arrays.items()}
-
-
 @pytest.mark.more
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.quick("2")
 def test_frozen_parameters_keep_their_bits_and_have_no_moments(parts):
-    settings = TrainConfig(frozen=("embedding.*", "*.attention.*"), gradient_accumulation=parts)
-    program = program_of(train=settings, dropout=0.0)
-    state = program.init(0)
-    before = jax.tree.map(np.asarray, state.params)
-    state, metrics = program.train_step(state, batch_of(program))
+    settings = {"frozen": ("embedding.*", "*.attention.*"), "gradient_accumulation": parts}
+    program = program_of(tiny_config().model, optimizer=OPTIMIZER, **settings)
+    before = jax.tree.map(np.asarray, program.init(0).params)
+    state, (metrics,) = stepped(program, batch_for(program.model))
     for name, value in state.params.items():
         frozen = name.startswith("embedding.") or ".attention." in name
         assert (np.asarray(value) == before[name]).all() == frozen, name
@@ -159,14 +147,15 @@ def test_frozen_parameters_keep_their_bits_and_have_no_moments(parts):
 
 
 def test_patterns_that_match_nothing_or_everything_are_refused():
+    model = tiny_config().model
     with pytest.raises(ConfigError, match=r"'embeding.*' matches no parameter"):
-        program_of(train=TrainConfig(frozen=("embeding.*",)))
+        program_of(model, frozen=("embeding.*",))
     with pytest.raises(ConfigError, match="so nothing can be trained"):
-        program_of(train=TrainConfig(frozen=("*",)))
+        program_of(model, frozen=("*",))
 
 
 def test_heads_of_a_decoder_are_kept_apart():
-    program = program_of(heads=(LanguageModel(), Classification(num_labels=2, pooling="last")))
+    program = program_with(heads=(LanguageModel(), Classification(num_labels=2, pooling="last")))
     assert {n.split(".")[1] for n in program.abstract_model.shapes if n.startswith("heads")} == {
         "label"
     }
