@@ -3,13 +3,10 @@
 import numpy as np
 import pytest
 from tiny_models import batch_for, tiny, tiny_encoder, tiny_encoder_decoder, tiny_vision
+from train_steps import program_of
 
-from jaxformer.config import TrainConfig
-from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ArgumentError
-from jaxformer.optim import SGD, Constant
 from jaxformer.training.loss import check_batch
-from jaxformer.training.step import TrainProgram
 
 MODELS = {
     "decoder": tiny(),
@@ -57,9 +54,7 @@ def test_an_array_that_does_not_fit_is_named(name, array, change, message):
 
 
 def test_the_training_step_checks_before_it_compiles():
-    optimizer = SGD(schedule=Constant(learning_rate=0.1, warmup_steps=0))
-    program = TrainProgram(tiny(), optimizer, TrainConfig(), make_mesh(MeshConfig()))
-    batch = batch_for(tiny())
+    program, batch = program_of(tiny()), batch_for(tiny())
     del batch["targets"]
     with pytest.raises(ArgumentError, match="targets, which the head language_model reads"):
         program.train_step(program.state_shapes, batch)

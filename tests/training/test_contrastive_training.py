@@ -1,20 +1,21 @@
 """Training of dual encoders: transformers' loss, on one device and on eight; and runs."""
 
-import json
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from corpora import write_rows
 from PIL import Image
 from safetensors.numpy import load_file
+from saved_folders import assert_same_parameters
 from tiny_run import hash_of
+from train_steps import gradients, program_of, stepped
 
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import Bytes
 from jaxformer.data.tasks import ImageTextPairs
-from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional import Learned
 from jaxformer.hub.weights.weight_file import tensors_of
@@ -29,7 +30,6 @@ from jaxformer.pretrained.prediction.zero_shot import zero_shot
 from jaxformer.pretrained.writing import save
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.loop import train
-from jaxformer.training.step import TrainProgram
 from jaxformer.zoo.clip import clip, clip_text, clip_vision
 
 pytestmark = pytest.mark.more
@@ -70,19 +70,13 @@ def test_loss_and_gradients_are_transformers(kind, sizes, tmp_path):
     save_random(kind, name, tmp_path, text_config=text)
     model, theirs = load(tmp_path), Reference(tmp_path, name)
     ours_batch, theirs_batch = a_batch(model, kind == "siglip")
-    mesh = make_mesh(MeshConfig(data=sizes[0], fsdp=sizes[1]))
-    program = TrainProgram(model.config, AdamW(), TrainConfig(steps=1), mesh)
-    params = {n: jax.device_put(x, program.param_shardings[n]) for n, x in model.parameters.items()}
-    batch = {n: jax.device_put(x, program.batch_sharding) for n, x in ours_batch.items()}
-    with jax.set_mesh(mesh):
-        gradients, (sums, _) = jax.jit(program._gradients)(params, {}, batch, jax.random.key(0))
+    found, (sums, _) = gradients(program_of(model.config, sizes), ours_batch, model.parameters)
     (sums,) = sums.values()
     assert sums.weight == ROWS
     np.testing.assert_allclose(
         sums.loss / sums.weight, theirs.forward(theirs_batch).loss.item(), rtol=2e-5
     )
-    gathered = {name: jnp.asarray(jax.device_get(x)) for name, x in gradients.items()}
-    found = dict(tensors_of(gathered, model.placements))
+    found = dict(tensors_of(jax.tree.map(jnp.asarray, found), model.placements))
     expected, exact = theirs.gradients(theirs_batch), theirs.exact.gradients(theirs_batch)
     assert "logit_scale" in expected
     assert not beyond_rounding(gradient_errors(found, expected, exact))
@@ -114,7 +108,7 @@ def pairs(tmp_path_factory):
             name = f"{colour}-{shape}.png"
             drawing(colour, shape).save(folder / name)
             rows.append({"image": name, "text": f"a {colour} {shape}"})
-    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    write_rows(folder / "train.jsonl", rows)
     return folder
 
 
@@ -178,8 +172,7 @@ def test_a_run_goes_out_and_comes_back(run, tmp_path):
     save(model, tmp_path / "hf")
     again = load(tmp_path / "hf")
     assert again.checkpoint.architecture.name == "CLIPModel"
-    for name, array in model.parameters.items():
-        np.testing.assert_array_equal(again.parameters[name], array)
+    assert_same_parameters(again, model)
     assert "logit_scale" in load_file(tmp_path / "hf" / "model.safetensors")
 
 
@@ -206,10 +199,8 @@ def test_the_scale_is_cut_off(pairs):
     }
     ends = []
     for limit in (1.0, None):
-        model, mesh = replace(config, max_logit_scale=limit), make_mesh(MeshConfig())
-        program = TrainProgram(model, AdamW(), TrainConfig(steps=1), mesh)
-        placed = {n: jax.device_put(x, program.batch_sharding) for n, x in batch.items()}
-        state, _ = program.train_step(program.init(0), placed)
+        program = program_of(replace(config, max_logit_scale=limit), optimizer=AdamW())
+        state, _ = stepped(program, batch)
         ends.append(float(state.params["logit_scale"]))
     assert ends[0] == 1.0
     assert ends[1] > 4.0

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import jax
 import numpy as np
@@ -13,13 +13,12 @@ from scipy import stats
 from sklearn import metrics as sklearn_metrics
 from tiny_models import batch_for, random_parameters, scores_of, tiny, tiny_encoder
 from tiny_run import tiny_config
+from train_steps import on_devices, program_of
 
-from jaxformer.config import Config, TrainConfig
 from jaxformer.data import Bytes, Data, Datasets, ExampleSource
 from jaxformer.data.tasks import SpanText
 from jaxformer.data.tasks.sequences import EncodedText
 from jaxformer.data.tasks.span_text import Question, SpanExamples, Window
-from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.functional import LossSums
 from jaxformer.models import (
     Classification,
@@ -33,11 +32,9 @@ from jaxformer.models import (
 from jaxformer.models.heads import Predictions
 from jaxformer.models.heads.base import HeadResult
 from jaxformer.models.heads.metrics import answer_scores
-from jaxformer.optim import SGD, Constant
 from jaxformer.training.evaluation.conclusion import Conclusion
 from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.logging.run_logger import format_metrics
-from jaxformer.training.step import TrainProgram
 
 ROWS, LENGTH = 13, 7
 TAGS = ("B-LOC", "B-PER", "I-LOC", "I-PER", "O")
@@ -102,20 +99,13 @@ def everything():
     return arrays
 
 
-def program_for(config, mesh=(1, 1, 1)):
-    optimizer = SGD(schedule=Constant(learning_rate=0.1, warmup_steps=0))
-    return TrainProgram(config.model, optimizer, config.train, make_mesh(MeshConfig(*mesh)))
-
-
-def on_mesh(program, params):
-    return {name: jax.device_put(x, program.param_shardings[name]) for name, x in params.items()}
-
-
-def evaluated(config, data, mesh=(1, 1, 1), params=None):
-    program = program_for(config, mesh)
-    params = random_parameters(config.model) if params is None else params
-    evaluator = Evaluator(program, data, config.data.max_validation_batches)
-    return evaluator.evaluate(on_mesh(program, params))
+def evaluated(arrays, mesh=(1, 1, 1), parts=1, **fields):
+    """The metrics of rows of arrays."""
+    data = Arrays(**({"batch_size": 8} | fields))
+    rows = Datasets(None, data.dataset(Rows(arrays), "validation"), labels=TAGS)
+    program = program_of(MODEL, mesh, gradient_accumulation=parts)
+    evaluator = Evaluator(program, rows, data.max_validation_batches)
+    return evaluator.evaluate(on_devices(program, random_parameters(MODEL)))
 
 
 def expected_metrics(arrays):
@@ -158,10 +148,7 @@ def expected_metrics(arrays):
 @pytest.mark.quick("mesh3-2")
 def test_metrics_are_those_of_all_rows_at_once(mesh, parts):
     arrays = everything()
-    data = Arrays(batch_size=8)
-    datasets = Datasets(None, data.dataset(Rows(arrays), "validation"), labels=TAGS)
-    config = Config(MODEL, data, train=TrainConfig(gradient_accumulation=parts))
-    values = evaluated(config, datasets, mesh)
+    values = evaluated(arrays, mesh, parts)
     for name, expected in expected_metrics(arrays).items():
         assert values[name] == pytest.approx(expected, rel=1e-5), name
     assert 0 < values["label_accuracy"] < 1
@@ -169,25 +156,21 @@ def test_metrics_are_those_of_all_rows_at_once(mesh, parts):
 
 
 def test_every_process_can_read_the_predictions():
-    config = Config(MODEL, Arrays(batch_size=8))
-    program = program_for(config, (2, 2, 2))
+    program = program_of(MODEL, (2, 2, 2))
     arrays = {name: array[:8] for name, array in everything().items()} | {"row": np.arange(8)}
-    batch = {name: jax.device_put(x, program.batch_sharding) for name, x in arrays.items()}
+    batch = jax.device_put(arrays, program.batch_sharding)
     assert not batch["label"].is_fully_replicated
-    measured = program.eval_step(on_mesh(program, random_parameters(MODEL)), batch)
+    measured = program.eval_step(on_devices(program, random_parameters(MODEL)), batch)
     assert all(array.is_fully_replicated for array in jax.tree.leaves(measured))
 
 
 @pytest.mark.more
 def test_a_part_of_the_rows_is_spread_over_all_of_them():
     arrays = everything()
-    data = Arrays(batch_size=4, max_validation_batches=2)
     chosen = [number * ROWS // 8 for number in range(8)]
     some = expected_metrics({name: array[chosen] for name, array in arrays.items()})
     for parts in (1, 2):
-        config = Config(MODEL, data, train=TrainConfig(gradient_accumulation=parts))
-        datasets = Datasets(None, data.dataset(Rows(arrays), "validation"), labels=TAGS)
-        values = evaluated(config, datasets)
+        values = evaluated(arrays, parts=parts, batch_size=4, max_validation_batches=2)
         for name, expected in some.items():
             assert values[name] == pytest.approx(expected, rel=1e-5), name
 
@@ -195,9 +178,7 @@ def test_a_part_of_the_rows_is_spread_over_all_of_them():
 def test_a_head_with_nothing_to_predict_has_no_metrics():
     arrays = everything()
     arrays["rating_weights"][:] = 0
-    data = Arrays(batch_size=8)
-    datasets = Datasets(None, data.dataset(Rows(arrays), "validation"), labels=TAGS)
-    values = evaluated(Config(MODEL, data), datasets)
+    values = evaluated(arrays)
     assert not [name for name in values if name.startswith("rating")]
     assert math.isfinite(values["loss"])
 
@@ -205,10 +186,9 @@ def test_a_head_with_nothing_to_predict_has_no_metrics():
 @pytest.mark.more
 def test_text_is_measured_per_byte(tmp_path):
     config = tiny_config()
-    config = replace(config, data=replace(config.data, max_validation_batches=None))
-    data = config.data.prepare(tmp_path)
+    data, program = config.data.prepare(tmp_path), program_of(config.model)
     params = random_parameters(config.model)
-    values = evaluated(config, data, params=params)
+    values = Evaluator(program, data, None).evaluate(on_devices(program, params))
 
     rows = next(data.validation.epoch(data.validation.num_rows))
     scores = scores_of(config.model, params, rows)["language_model"]
@@ -300,10 +280,9 @@ def test_the_best_window_answers(questions, tmp_path, mesh):
     expected = answers_by_brute_force(examples, params)
     assert len(set(expected.values())) == 3
     assert "" in expected.values()
-    config = Config(SPANS, questions)
-    program = program_for(config, mesh)
-    params = on_mesh(program, params)
-    evaluator = Evaluator(program, data, config.data.max_validation_batches)
+    program = program_of(SPANS, mesh)
+    params = on_devices(program, params)
+    evaluator = Evaluator(program, data, questions.max_validation_batches)
     result = evaluator.measure(params)["span"]
     texts, references = examples.best_answers(result)
     assert texts == list(expected.values())

@@ -1,6 +1,5 @@
 """Greedy translations: as in transformers, and a fixed point of teacher forcing, on all meshes."""
 
-import json
 from types import SimpleNamespace
 
 import hf_mapping
@@ -8,24 +7,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from corpora import write_rows
 from tiny_models import random_parameters, scores_of, structure_of, tiny_encoder_decoder
+from train_steps import on_devices, program_of
 
-from jaxformer.config import Config, TrainConfig
 from jaxformer.data import Bytes, TrainTokenizer
 from jaxformer.data.tasks import WER, AnswerText, ParallelText, SummaryText
 from jaxformer.data.tokenizers.specs import ByteTokenizer
-from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.functional import RMSNorm, T5Bias
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.models.heads.metrics import answer_scores, error_scores, summary_scores
 from jaxformer.nn import MLP, DotProductAttention, VocabularyLogits
-from jaxformer.optim import SGD, Constant
 from jaxformer.training.evaluation.conclusion import GeneratedText, shown
 from jaxformer.training.evaluation.evaluate import Evaluator
-from jaxformer.training.evaluation.generated_text import (
-    generate_texts,
-)
-from jaxformer.training.step import TrainProgram
+from jaxformer.training.evaluation.generated_text import generate_texts
 
 pytestmark = pytest.mark.more
 
@@ -57,20 +52,11 @@ def sources(rows=ROWS, vocab_size=31, seed=0):
     }
 
 
-def program_for(config, mesh=(1, 1, 1)):
-    optimizer = SGD(schedule=Constant(learning_rate=0.1, warmup_steps=0))
-    return TrainProgram(config, optimizer, TrainConfig(), make_mesh(MeshConfig(*mesh)))
-
-
-def on_mesh(program, params):
-    return {name: jax.device_put(x, program.param_shardings[name]) for name, x in params.items()}
-
-
 def translated(config, params, batch, mesh=(1, 1, 1), end=END):
     """The tokens of each translation, up to the end of the text."""
-    program = program_for(config, mesh)
-    params = on_mesh(program, params)
-    placed = {name: jax.device_put(x, program.batch_sharding) for name, x in batch.items()}
+    program = program_of(config, mesh)
+    params = on_devices(program, params)
+    placed = jax.device_put(batch, program.batch_sharding)
     pairs = [(f"source {n}", f"target {n}") for n in range(len(batch["row"]))]
     references = [(target,) for _, target in pairs]
     examples = SimpleNamespace(pairs=pairs, references=references, given=1)
@@ -89,9 +75,15 @@ def teacher_forced(config, params, batch, texts):
     return np.asarray(scores["language_model"].argmax(-1)).tolist()
 
 
-def ending_parameters(config, seed=0):
+def assert_likeliest(config, params, batch, texts):
+    """Each token is the likeliest after those before it."""
+    for text, likeliest in zip(texts, teacher_forced(config, params, batch, texts), strict=True):
+        assert likeliest[: len(text) + 1] == [*text, END][:LENGTH]
+
+
+def ending_parameters(config):
     """Random parameters of a model that ends some texts early and some late."""
-    params = random_parameters(config, seed)
+    params = random_parameters(config)
     params["heads.language_model.bias"] = params["heads.language_model.bias"].at[END].add(3.0)
     return params
 
@@ -112,8 +104,7 @@ CONFIG = tiny_encoder_decoder(
 def test_each_token_is_the_likeliest_after_those_before_it():
     params, batch = ending_parameters(CONFIG), sources()
     texts = translated(CONFIG, params, batch)
-    for text, likeliest in zip(texts, teacher_forced(CONFIG, params, batch, texts), strict=True):
-        assert likeliest[: len(text) + 1] == [*text, END][:LENGTH]
+    assert_likeliest(CONFIG, params, batch, texts)
     lengths = {len(text) for text in texts}
     assert LENGTH in lengths, "one that fills the row"
     assert min(lengths) < LENGTH - 1, "and one that ends before"
@@ -132,11 +123,7 @@ def test_decoders_with_a_table_of_their_own():
     for tied in (True, False):
         config = tiny_encoder_decoder(share_embeddings=False, tie_embeddings=tied, **SMALL)
         params, batch = random_parameters(config), sources()
-        texts = translated(config, params, batch)
-        for text, likeliest in zip(
-            texts, teacher_forced(config, params, batch, texts), strict=True
-        ):
-            assert likeliest[: len(text) + 1] == [*text, END][:LENGTH]
+        assert_likeliest(config, params, batch, translated(config, params, batch))
 
 
 @pytest.mark.torch
@@ -199,13 +186,9 @@ def test_translations_are_those_of_transformers():
 @pytest.fixture
 def data(tmp_path):
     """Thirteen pairs, so that the last batch is not full."""
-    lines = {"source": [], "target": []}
-    for number in range(13):
-        lines["source"].append(f"number {number}")
-        lines["target"].append(f"Zahl\t{number} ")
-    for name, side in lines.items():
-        (tmp_path / name).write_text("\n".join(side) + "\n")
-    files = {"source": str(tmp_path / "source"), "target": str(tmp_path / "target")}
+    files = {name: str(tmp_path / name) for name in ("source", "target")}
+    for name, line in (("source", "number {}\n"), ("target", "Zahl\t{} \n")):
+        (tmp_path / name).write_text("".join(map(line.format, range(13))))
     return ParallelText(
         **files,
         **{f"validation_{name}": file for name, file in files.items()},
@@ -218,44 +201,47 @@ def data(tmp_path):
 
 
 def test_a_run_ends_with_translations_of_every_source(data, tmp_path):
-    config = Config(tiny_encoder_decoder(vocab_size=300, **SMALL), data)
     prepared, said = data.prepare(tmp_path / "run"), []
-    program = program_for(config.model)
-    params = on_mesh(program, random_parameters(config.model))
-    end = Evaluator(program, prepared, None).conclude(params, 5, said.append, {"loss": 1.0})
+    end = concluded(prepared, said.append, vocab_size=300)
     assert said == ["writing translations for 13 validation sources"]
     assert [item[:2] for item in end.texts] == prepared.validation.examples.pairs
     assert set(end.metrics) == {"loss", "bleu", "chrf"}
-    files = end.save(tmp_path / "evaluation.json", tmp_path, config.data)
+    files = end.save(tmp_path / "evaluation.json", tmp_path, data)
     assert [file.name for file in files] == ["evaluation.json", "translations.txt"]
     header, *lines = files[1].read_text().split("\n")[:-1]
     assert header == "source\treference\ttranslation"
     assert lines[3].startswith("number 3\tZahl 3\t")
     assert all(line.count("\t") == 2 for line in lines)
     assert len(lines) == 13
-    files = end.save(tmp_path / "dev.json", tmp_path, config.data)
+    files = end.save(tmp_path / "dev.json", tmp_path, data)
     assert [file.name for file in files] == ["dev.json", "dev-translations.txt"]
 
 
-def rows_file(folder, rows):
-    file = folder / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(file)
+def concluded(prepared, say=lambda _: None, vocab_size=264):
+    """The end of a run of random parameters on prepared data."""
+    model = tiny_encoder_decoder(vocab_size=vocab_size, **SMALL)
+    program = program_of(model)
+    params = on_devices(program, random_parameters(model))
+    return Evaluator(program, prepared, None).conclude(params, 5, say, {"loss": 1.0})
+
+
+def data_of(kind, folder, rows):
+    file = write_rows(folder / "rows.jsonl", rows)
+    fields = {"source_length": 64, "target_length": 12, "batch_size": 4}
+    return kind(train=file, validation=file, tokenizer=Bytes(), **fields)
 
 
 @pytest.mark.more
 def test_a_run_ends_with_summaries_and_rouge(tmp_path):
     rows = [{"document": f"Story {n}", "summary": f"It is {n}"} for n in range(5)]
-    end = concluded(SummaryText, rows_file(tmp_path, rows), tmp_path)
+    data = data_of(SummaryText, tmp_path, rows)
+    end = concluded(data.prepare(tmp_path / "run"))
     assert [item.reference for item in end.texts] == [row["summary"] for row in rows]
     assert end.texts[2].source == "summarize: Story 2"
     assert set(end.metrics) == {"loss", "rouge1", "rouge2", "rougeL", "rougeLsum"}
-    expected = summary_scores([t.text for t in end.texts], [t.reference for t in end.texts])
-    assert expected.items() <= end.metrics.items()
-    texts, references = [t.text for t in end.texts], [t.references for t in end.texts]
-    erring = WER().scores(texts, references)
-    assert erring == error_scores([t.text for t in end.texts], [t.reference for t in end.texts])
-    data = SummaryText(tokenizer=Bytes())
+    texts, wanted = [t.text for t in end.texts], [t.reference for t in end.texts]
+    assert summary_scores(texts, wanted).items() <= end.metrics.items()
+    assert WER().scores(texts, [t.references for t in end.texts]) == error_scores(texts, wanted)
     files = end.save(tmp_path / "evaluation.json", tmp_path, data)
     assert files[1].name == "summaries.txt"
     assert files[1].read_text().startswith("source\treference\tsummary\n")
@@ -266,22 +252,14 @@ def test_a_run_ends_with_answers(tmp_path):
         {"question": "Who?", "context": "He did.", "answers": {"text": [], "answer_start": []}},
         {"question": "Who?", "context": "Ann.", "answers": {"text": ["Ann"], "answer_start": [0]}},
     ]
-    end = concluded(AnswerText, rows_file(tmp_path, rows), tmp_path)
+    data = data_of(AnswerText, tmp_path, rows)
+    end = concluded(data.prepare(tmp_path / "run"))
     assert [item.references for item in end.texts] == [(), ("Ann",)]
     expected = answer_scores([t.text for t in end.texts], [[], ["Ann"]])
     assert {"exact_match", "f1"} == set(expected)
     assert expected.items() <= end.metrics.items()
-    files = end.save(tmp_path / "evaluation.json", tmp_path, AnswerText(tokenizer=Bytes()))
+    files = end.save(tmp_path / "evaluation.json", tmp_path, data)
     assert files[1].name == "answers.txt"
-
-
-def concluded(kind, file, folder):
-    fields = {"source_length": 64, "target_length": 12, "batch_size": 4}
-    data = kind(train=file, validation=file, tokenizer=Bytes(), **fields)
-    config = Config(tiny_encoder_decoder(vocab_size=264, **SMALL), data)
-    program, prepared = program_for(config.model), data.prepare(folder / "run")
-    params = on_mesh(program, random_parameters(config.model))
-    return Evaluator(program, prepared, None).conclude(params, 5, lambda _: None, {"loss": 1.0})
 
 
 def test_a_few_are_shown():

@@ -3,30 +3,22 @@
 import re
 from dataclasses import replace
 
-import jax
+import chex
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_models import (
-    random_parameters,
-    structure_of,
-    tiny,
-    tiny_encoder,
-    tiny_encoder_decoder,
-)
+from tiny_models import random_parameters, tiny, tiny_encoder, tiny_encoder_decoder
 from tiny_run import tiny_config
+from train_steps import on_devices, program_of
 from transfers import transfer
 
 from jaxformer.checkpoints.saved_run import write_run
-from jaxformer.config import Config, TrainConfig, validate
-from jaxformer.distributed import MeshConfig, make_mesh
+from jaxformer.config import Config, validate
 from jaxformer.errors import ConfigError
 from jaxformer.models import Classification
 from jaxformer.models.lora import LoRA, is_factor
-from jaxformer.optim import AdamW
 from jaxformer.training.loop import train
-from jaxformer.training.step import TrainProgram
 
 pytestmark = pytest.mark.more
 
@@ -51,12 +43,10 @@ def saved(tmp_path_factory):
 
 
 def taken(saved, name, model, layers, mesh=(1, 1, 1), **settings):
-    program = TrainProgram(model, AdamW(), TrainConfig(**settings), make_mesh(MeshConfig(*mesh)))
-    fresh = {
-        key: jax.device_put(np.zeros(shape.shape, np.float32), program.param_shardings[key])
-        for key, shape in program.abstract_model.shapes.items()
-    }
-    return transfer(fresh, saved[name], model, layers)
+    program = program_of(model, mesh, **settings)
+    shapes = program.abstract_model.shapes
+    fresh = {key: np.zeros(shape.shape, np.float32) for key, shape in shapes.items()}
+    return transfer(on_devices(program, fresh), saved[name], model, layers)
 
 
 def layer(model, parameters, number):
@@ -74,9 +64,7 @@ def assert_layers(model, parameters, name, layers):
     there = random_parameters(DEEP[name])
     for here, number in enumerate(layers):
         ours, theirs = layer(model, parameters, here), layer(DEEP[name], there, number)
-        assert set(ours) == set(theirs)
-        for key, value in theirs.items():
-            np.testing.assert_array_equal(ours[key], value, err_msg=str(key))
+        chex.assert_trees_all_equal(ours, theirs)
     for key, value in there.items():
         if ".stack." not in key:
             np.testing.assert_array_equal(parameters[key], value, err_msg=key)
@@ -140,12 +128,7 @@ def test_on_a_mesh_with_another_head_and_factors(saved):
 @given(layers=st.lists(st.integers(0, 5), min_size=1, max_size=6))
 def test_any_choice_is_a_choice_of_rows(saved, layers):
     model = replace(DEEP["plain"], num_layers=len(layers))
-    abstract_model = structure_of(model)
-    fresh = {
-        key: jax.numpy.zeros(shape.shape, np.float32)
-        for key, shape in abstract_model.shapes.items()
-    }
-    parameters, _ = transfer(fresh, saved["plain"], model, tuple(layers))
+    parameters, _ = taken(saved, "plain", model, tuple(layers))
     name = "transformer.stack.group.0.sublayers.1.up.kernel"
     expected = np.asarray(random_parameters(DEEP["plain"])[name])[layers]
     np.testing.assert_array_equal(parameters[name], expected)

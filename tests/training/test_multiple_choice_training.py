@@ -1,29 +1,26 @@
 """Fine-tuning on multiple choice: a table, the head of transformers, an export that it loads."""
 
-import json
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from corpora import write_rows
 from hf_checkpoints import save_checkpoint
+from train_steps import program_of, stepped
 
 from jaxformer.cli import main as cli
-from jaxformer.config import TrainConfig
 from jaxformer.data import Bytes
 from jaxformer.data.tasks import ChoiceText
 from jaxformer.data.tasks.choice_text import ChoiceExamples
 from jaxformer.data.tasks.sequences import EncodedText, model_inputs
-from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional import LayerNorm
 from jaxformer.models import AbstractModel, DecoderConfig, EncoderConfig
 from jaxformer.models.heads.choices import MultipleChoice
 from jaxformer.nn import DotProductAttention, TokenEmbeddings
-from jaxformer.optim import SGD
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.outputs import forward
-from jaxformer.training.step import TrainProgram
 
 pytestmark = pytest.mark.more
 
@@ -31,13 +28,8 @@ ROW = {"sent1": "A dog runs.", "sent2": "It", "label": 1}
 ROW |= {f"ending{number}": f"sees {number} cats." for number in range(4)}
 
 
-def table(file, *rows):
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(file)
-
-
 def read(tmp_path, *rows, **fields):
-    return ChoiceText(tokenizer=Bytes(), **fields).read(table(tmp_path / "a.jsonl", *rows))
+    return ChoiceText(tokenizer=Bytes(), **fields).read(write_rows(tmp_path / "a.jsonl", rows))
 
 
 def test_the_columns_of_swag_are_read(tmp_path):
@@ -115,11 +107,9 @@ def test_choices_side_by_side_score_as_apart():
 def test_a_step_on_eight_devices_is_that_on_one():
     batch = batch_of([texts(seed) for seed in range(8)])
     losses = []
-    for mesh in (MeshConfig(2, 2, 2), MeshConfig()):
-        program = TrainProgram(CONFIG, SGD(), TrainConfig(), make_mesh(mesh))
-        placed = {name: jax.device_put(x, program.batch_sharding) for name, x in batch.items()}
-        state, metrics = program.train_step(program.init(0), placed)
-        losses.append(float(metrics["loss"]))
+    for mesh in ((2, 2, 2), (1, 1, 1)):
+        state, (metrics,) = stepped(program_of(CONFIG, mesh), batch)
+        losses.append(metrics["loss"])
         assert np.isfinite(jax.device_get(state.params["heads.choice.output.kernel"])).all()
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
@@ -130,7 +120,7 @@ def test_a_run_from_the_command_line_is_exported_for_transformers(tmp_path, caps
     torch, transformers = map(pytest.importorskip, ("torch", "transformers"))
     origin = save_checkpoint("bert", tmp_path / "bert")
     endings = [ROW | {"label": number % 4, "sent1": f"Row {number}."} for number in range(24)]
-    file = table(tmp_path / "swag.jsonl", *endings)
+    file = write_rows(tmp_path / "swag.jsonl", endings)
     config = Path(__file__).parents[2] / "configs" / "finetune_multiple_choice.py"
     options = ["--init-from", str(origin), "--data.train", file, "--data.batch-size", "8"]
     options += ["--data.sequence-length", "24", "--train.steps", "2", "--train.epochs", "None"]
