@@ -250,9 +250,9 @@ def student_config(teacher, **changes):
 
 
 @pytest.mark.slow
-def test_a_run_learns_from_another(teacher, tmp_path, capsys):
-    before = hash_of(teacher, 6)
-    train(student_config(teacher), tmp_path / "one")
+def test_a_run_learns_from_another_and_goes_on_where_it_was(teacher, tmp_path, capsys):
+    before, config = hash_of(teacher, 6), student_config(teacher)
+    train(config, tmp_path / "one")
     rows = read_metrics(tmp_path / "one", "train")
     for row in rows:
         total = 5 * row["soft_loss"] + 2 * row["loss"] + row["cosine_loss"]
@@ -262,18 +262,11 @@ def test_a_run_learns_from_another(teacher, tmp_path, capsys):
     saved = checkpoint_files.saved_steps(tmp_path / "one" / "checkpoints")[-1]
     names = {name for name, _ in read_arrays(tmp_path / "one" / "checkpoints" / str(saved))}
     learned = {name for name in names if name.startswith("params/")}
-    plain = structure_of(student_config(teacher).model).shapes
-    assert learned == {f"params/{name}" for name in plain}
+    assert learned == {f"params/{name}" for name in structure_of(config.model).shapes}
     assert hash_of(teacher, 6) == before
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_where_it_was(teacher, tmp_path):
-    config = student_config(teacher)
-    train(config, tmp_path / "whole")
     train_until(3, config, tmp_path / "parts")
     train(config, tmp_path / "parts")
-    assert hash_of(tmp_path / "whole", 4) == hash_of(tmp_path / "parts", 4)
+    assert hash_of(tmp_path / "parts", 4) == hash_of(tmp_path / "one", 4)
 
 
 def loss_for(config, data, mesh):

@@ -4,22 +4,24 @@ import contextlib
 import dataclasses
 import json
 
+import chex
 import jax
 import numpy as np
 import pytest
 from tiny_run import hash_of, on_mesh, tiny_config, train_until
 
 from jaxformer.checkpoints import files as checkpoint_files
+from jaxformer.checkpoints.checkpointer import CheckpointError
 from jaxformer.checkpoints.manifest import read_item
 from jaxformer.checkpoints.restore import read_arrays
 from jaxformer.checkpoints.run_dir import locked
 from jaxformer.cli.errors import reporting_errors
 from jaxformer.config import Config, validate
 from jaxformer.data import Dataset
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import ConfigError, DataError, StorageError
 from jaxformer.io.serialization import from_json
 from jaxformer.models import EncoderConfig
-from jaxformer.training import loop
+from jaxformer.training import failures, loop
 from jaxformer.training.failures import ProcessLost, explained
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.logging.run_logger import RunLogger, TrainingDiverged
@@ -57,13 +59,23 @@ def test_the_configuration_beside_a_checkpoint_is_enough(finished):
 
 
 @pytest.mark.slow
-def test_it_ends_with_what_came_out(tmp_path, capsys):
-    train(tiny_config(steps=6, sample_tokens=4), tmp_path / "run")
+def test_it_ends_with_what_came_out_and_traces_its_step_once(tmp_path, capsys, monkeypatch):
+    """Also where the profiler looks at some steps."""
+    traces, original = [], loop.TrainProgram._updated
+
+    def counted(self, *arguments):
+        traces.append(1)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(loop.TrainProgram, "_updated", counted)
+    train(tiny_config(steps=6, sample_tokens=4, profile_steps=(2, 3)), tmp_path / "run")
+    assert len(traces) == 1
     output = capsys.readouterr().out
     for text in ("validation loss", "perplexity", "sample of the model", "loss.png", "Next:"):
         assert text in output
     assert "parameters per device" in output
     assert (tmp_path / "run" / "sample.txt").exists()
+    assert list((tmp_path / "run" / "profile").rglob("*.xplane.pb"))
 
 
 @pytest.mark.slow
@@ -84,13 +96,12 @@ def test_samples_appear_in_tensorboard_when_asked(tmp_path):
 
 
 @pytest.mark.more
-def test_the_same_command_again_changes_nothing(tmp_path, capsys):
-    train(tiny_config(steps=6), tmp_path / "run")
-    before = hash_of(tmp_path / "run", 6)
-    train(tiny_config(steps=6), tmp_path / "run")
-    assert hash_of(tmp_path / "run", 6) == before
-    assert steps_in(tmp_path / "run") == [1, 2, 3, 4, 5, 6]
-    assert "continuing from step 6" in capsys.readouterr().out
+def test_the_same_command_again_changes_nothing(finished, capsys):
+    before, steps = hash_of(finished, 12), steps_in(finished)
+    train(tiny_config(), finished)
+    assert hash_of(finished, 12) == before
+    assert steps_in(finished) == steps
+    assert "continuing from step 12" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -174,6 +185,19 @@ def test_a_lost_process_is_said_however_jax_raises_it(tmp_path, monkeypatch, kin
         raise DataError("a text about Gloo")
 
 
+@pytest.mark.more
+def test_the_failure_is_told_and_not_that_the_store_cannot_be_asked(tmp_path, monkeypatch):
+    def lost(folder):
+        raise StorageError(f"{folder}: the connection to the store was lost")
+
+    monkeypatch.setattr(failures, "saved_steps", lost)
+    cause = OSError("gone")
+    failed = pytest.raises(CheckpointError, match="Could not save")
+    with failed as error, explained(tiny_config(), tmp_path):
+        raise CheckpointError("Could not save the checkpoint of step 2") from cause
+    assert error.value.__cause__ is cause
+
+
 def test_memory_elsewhere_and_other_errors_of_the_device(capsys):
     def fail(text):
         raise jax.errors.JaxRuntimeError(text)
@@ -186,14 +210,11 @@ def test_memory_elsewhere_and_other_errors_of_the_device(capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes", [{"data": 2, "fsdp": 2, "tensor": 2}, {"tensor": 4}])
-def test_resuming_on_another_mesh_agrees_within_rounding(tmp_path, sizes):
-    for name in ("run", "one"):
-        train(tiny_config(steps=6), tmp_path / name)
-    train(tiny_config(), tmp_path / "one")
+def test_resuming_on_another_mesh_agrees_within_rounding(tmp_path, finished, sizes):
+    train_until(6, tiny_config(), tmp_path / "run")
     train(on_mesh(tiny_config(), **sizes), tmp_path / "run")
-    folders = [tmp_path / name / "checkpoints" / "12" for name in ("run", "one")]
-    for (name, left), (_, right) in zip(*map(read_arrays, folders), strict=True):
-        np.testing.assert_allclose(left, right, rtol=2e-4, atol=2e-5, err_msg=name)
+    ends = [dict(read_arrays(run / "checkpoints" / "12")) for run in (tmp_path / "run", finished)]
+    chex.assert_trees_all_close(*ends, rtol=2e-4, atol=2e-5)
 
 
 def test_another_configuration_is_refused_with_the_fields_that_differ(finished):
@@ -315,12 +336,6 @@ def test_the_moving_average_is_what_is_evaluated(tmp_path, finished):
     assert losses[1][-1] > losses[3][-1] + 0.1  # an average that lags behind
 
 
-@pytest.mark.slow
-def test_chosen_steps_are_traced(tmp_path):
-    train(tiny_config(steps=6, profile_steps=(2, 3)), tmp_path / "run")
-    assert list((tmp_path / "run" / "profile").rglob("*.xplane.pb"))
-
-
 def test_metrics_are_read_one_step_late(tmp_path):
     class Scalar:
         read = False
@@ -329,16 +344,8 @@ def test_metrics_are_read_one_step_late(tmp_path):
             self.read = True
             return np.float32(1)
 
-    names = [
-        "loss",
-        "accuracy",
-        "gradient_norm",
-        "learning_rate",
-        "tokens",
-        "skipped",
-        "skipped_in_a_row",
-    ]
-    steps = [{name: Scalar() for name in [*names, "skipped_in_a_row"]} for _ in range(3)]
+    names = ("loss", "accuracy", "gradient_norm", "learning_rate", "tokens", "skipped")
+    steps = [{name: Scalar() for name in (*names, "skipped_in_a_row")} for _ in range(3)]
     work = RunWork.of(tiny_config())
     log = RunLogger(tiny_config().train, tmp_path, 0, work)
     for number, metrics in enumerate(steps, 1):
@@ -348,18 +355,3 @@ def test_metrics_are_read_one_step_late(tmp_path):
     log.flush()
     assert steps[-1]["loss"].read
     log.close()
-
-
-@pytest.mark.slow
-def test_the_step_is_traced_once(tmp_path):
-    with pytest.MonkeyPatch.context() as patch:
-        traces = []
-        original = loop.TrainProgram._updated
-
-        def counted(self, *arguments):
-            traces.append(1)
-            return original(self, *arguments)
-
-        patch.setattr(loop.TrainProgram, "_updated", counted)
-        train(tiny_config(), tmp_path / "run")
-    assert len(traces) == 1

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from saved_folders import assert_same_parameters
 
 import jaxformer
 from jaxformer.config import load_config
@@ -34,16 +35,10 @@ def test_a_run_is_resumed_logged_and_exported(tmp_path):
     settings = replace(CONFIG.train, eval_interval=2, checkpoint_interval=2)
     config = replace(CONFIG, model=replace(CONFIG.model, num_layers=1), data=data)
 
-    def train(name, steps):
+    for name, steps in (("a", 4), ("b", 2), ("b", 4)):
         own = replace(config, train=replace(settings, steps=steps))
         jaxformer.train(own, tmp_path / name)
-
-    train("a", 4)
-    for steps in (2, 4):
-        train("b", steps)
-    once, twice = (jaxformer.load(tmp_path / name) for name in "ab")
-    for name, array in once.parameters.items():
-        np.testing.assert_array_equal(array, twice.parameters[name], name)
+    assert_same_parameters(*(jaxformer.load(tmp_path / name) for name in "ab"))
     last = read_metrics(tmp_path / "a", "train")[-1]
     assert {"perplexity_1", "perplexity_2"} <= last.keys()
     assert 1 < last["perplexity_1"] < 32

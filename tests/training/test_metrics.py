@@ -1,6 +1,5 @@
 """Metrics on disk, on the screen and as pictures; rates and the table at the start."""
 
-import io
 import itertools
 import json
 import os
@@ -14,21 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from rich.console import Console
 
 from jaxformer.checkpoints.run_dir import METRICS_FILE
 from jaxformer.distributed.preemption import StopSignal
 from jaxformer.distributed.processes import DeviceBatches, local_rows
-from jaxformer.training.logging import progress
 from jaxformer.training.logging.metrics_writer import MetricsLog, read_metrics
 from jaxformer.training.logging.plot import curve, is_per_token, plot_loss, smooth
-from jaxformer.training.logging.progress import (
-    Course,
-    LineProgress,
-    LiveProgress,
-    duration,
-    short_number,
-)
+from jaxformer.training.logging.progress import duration, short_number
 from jaxformer.training.logging.report import (
     bytes_per_device,
     parameter_count,
@@ -36,9 +27,6 @@ from jaxformer.training.logging.report import (
     total_bytes,
 )
 from jaxformer.training.logging.throughput import PEAK_FLOPS, Stopwatch, Workload, peak_flops
-
-ROW = {"loss": 2.5, "gradient_norm": 1.0, "learning_rate": 1e-3}
-RATES = {"tokens_per_second": 12345.0, "step_seconds": 0.25, "data_wait_seconds": 0.001}
 
 
 def write_steps(folder, start, steps):
@@ -243,31 +231,6 @@ def test_peaks_by_device(kind, peak):
 @pytest.mark.parametrize("name", PEAK_FLOPS)
 def test_no_name_in_the_table_hides_a_longer_one(name):
     assert peak_flops(f"NVIDIA {name} 80GB") == PEAK_FLOPS[name]
-
-
-def test_lines_away_from_a_terminal_are_rare_and_the_last_one_appears(capsys, monkeypatch):
-    now = itertools.count(0.0, 2.0)
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
-    display = LineProgress(Course(6))
-    for step in range(1, 7):
-        display.update(step, ROW | RATES)
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in lines] == ["1/6", "4/6", "6/6"]
-    assert "loss 2.500" in lines[0]
-    assert "12.3k tok/s" in lines[0]
-    assert "eta 1.2s" in lines[0]
-
-
-def test_a_bar_on_a_terminal():
-    screen = io.StringIO()
-    display = LiveProgress(Course(10), 2, Console(file=screen, force_terminal=True, width=120))
-    display.message("a line that stays")
-    display.update(5, ROW | RATES | {"mfu": 0.5, "skipped": 2.0})
-    display.close()
-    assert "a line that stays" in screen.getvalue()
-    assert "5/10" in screen.getvalue()
-    assert "MFU 50.0%" in screen.getvalue()
-    assert "skipped 2" in screen.getvalue()
 
 
 def test_numbers_as_people_write_them():

@@ -10,8 +10,6 @@ from rich.console import Console
 from jaxformer.training.logging import progress
 from jaxformer.training.logging.progress import Course, LineProgress, LiveProgress, describe
 
-pytestmark = pytest.mark.more
-
 EVERYTHING = {
     "loss": 12.345,
     "soft_loss": 10.234,
@@ -39,21 +37,25 @@ def test_the_most_important_parts_stay(width):
     assert all(shown) == (width == 200)
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("width", [60, 80, 200])
 def test_the_bar_is_one_line_of_the_terminal(width):
     screen = io.StringIO()
     console = Console(file=screen, width=width, force_terminal=True, color_system=None)
     display = LiveProgress(MILLION, 0, console)
+    display.message("a line that stays")
     display.update(123_456, EVERYTHING)
     display.close()
     text = re.sub(r"\x1b\[[0-9?;]*[A-Za-z]", "", screen.getvalue())
     lines = [line.rstrip() for line in re.split(r"[\r\n]", text) if line.strip()]
     assert max(map(len, lines)) <= width
-    assert all("/1000000" in line for line in lines)
+    assert {line for line in lines if "/1000000" not in line} == {"a line that stays"}
     assert "123456/1000000" in lines[-1]
     assert "loss 12.345" in lines[-1]
+    assert "skipped 12" in lines[-1]
     if width >= 80:
         assert "eta 12d" in lines[-1]
+    if width == 200:
+        assert "MFU 45.7%" in lines[-1]
 
 
 def test_a_line_of_a_log_has_80_characters(capsys):
@@ -62,6 +64,21 @@ def test_a_line_of_a_log_has_80_characters(capsys):
     (line,) = capsys.readouterr().out.splitlines()
     assert 60 < len(line) <= 80
     assert line.startswith("step 999999/1000000  loss 12.345  ")
+
+
+def test_lines_away_from_a_terminal_are_rare_and_the_last_one_appears(capsys, monkeypatch):
+    now = itertools.count(0.0, 2.0)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    display = LineProgress(Course(6))
+    values = {name: x for name, x in EVERYTHING.items() if not name.endswith("_loss")}
+    values["step_seconds"] = 0.25
+    for step in range(1, 7):
+        display.update(step, values)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines] == ["1/6", "4/6", "6/6"]
+    assert "loss 12.345" in lines[0]
+    assert "123k tok/s" in lines[0]
+    assert "eta 1.2s" in lines[0]
 
 
 def test_the_time_passes_while_compiling(monkeypatch):
