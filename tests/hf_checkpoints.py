@@ -173,6 +173,9 @@ _LABELS = {
 }
 _T5 = {"d_model": 48, "d_kv": 8, "d_ff": 80, "num_layers": 2, "num_heads": 6, "dropout_rate": 0.0}
 _T5 |= {"decoder_start_token_id": 0}
+_BART = {"d_model": 24, "max_position_embeddings": 64}
+_SIDE = {"layers": 1, "attention_heads": 2, "ffn_dim": 32}
+_BART |= {f"{side}_{name}": _SIDE[name] for side in ("encoder", "decoder") for name in _SIDE}
 
 KINDS = {
     "llama": ("LlamaForCausalLM", _LLAMA, chat_tokenizer),
@@ -183,5 +186,6 @@ KINDS = {
     "bert_reader": ("BertForQuestionAnswering", _BERT, bert_tokenizer),
     "roberta": ("RobertaForMaskedLM", _BERT | {"type_vocab_size": 1}, roberta_tokenizer),
     "t5": ("T5ForConditionalGeneration", _T5, t5_tokenizer),
+    "bart": ("BartForConditionalGeneration", _BART, roberta_tokenizer),
 }
 """The class of transformers, its configuration, and its tokenizer."""

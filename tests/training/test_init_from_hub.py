@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from corpora import write_rows
 from hub_server import serving
 from huggingface_hub import constants
 from saved_folders import save_tiny
@@ -42,14 +43,13 @@ def experiment(tmp_path, name, steps=1):
     """A classifier of a few lines."""
     words = enumerate(("runs", "the") * 20)
     rows = [{"sentence": f"the dog {word} {number}", "label": word} for number, word in words]
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file = write_rows(tmp_path / "rows.jsonl", rows)
     config = load_config(str(CONFIGS / "finetune_classification.py"))
     small = {"batch_size": 4, "max_validation_batches": 1, "validation_fraction": 0.3}
     return replace(
         config,
         init_from=name,
-        data=replace(config.data, train=str(file), **small),
+        data=replace(config.data, train=file, **small),
         train=replace(config.train, steps=steps, log_interval=1),
     )
 

@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 from corpora import write_rows
-from hf_checkpoints import save_checkpoint
 from train_steps import program_of, stepped
 
 from jaxformer.cli import main as cli
@@ -116,13 +115,13 @@ def test_a_step_on_eight_devices_is_that_on_one():
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_a_run_from_the_command_line_is_exported_for_transformers(tmp_path, capsys):
+def test_a_run_from_the_command_line_is_exported_for_transformers(tmp_path, checkpoint, capsys):
     torch, transformers = map(pytest.importorskip, ("torch", "transformers"))
-    origin = save_checkpoint("bert", tmp_path / "bert")
+    origin = str(checkpoint("bert"))
     endings = [ROW | {"label": number % 4, "sent1": f"Row {number}."} for number in range(24)]
     file = write_rows(tmp_path / "swag.jsonl", endings)
     config = Path(__file__).parents[2] / "configs" / "finetune_multiple_choice.py"
-    options = ["--init-from", str(origin), "--data.train", file, "--data.batch-size", "8"]
+    options = ["--init-from", origin, "--data.train", file, "--data.batch-size", "8"]
     options += ["--data.sequence-length", "24", "--train.steps", "2", "--train.epochs", "None"]
     assert cli.main(["train", str(config), *options, "--run-dir", str(tmp_path / "run")]) == 0
     said = " ".join(capsys.readouterr().out.split())

@@ -1,11 +1,10 @@
 """A new head and its task need two files: they train, save, load, evaluate and predict."""
 
-import json
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hf_checkpoints import save_checkpoint
+from corpora import write_rows
 from rated_text import RatedText
 from rating_head import Rating
 from tiny_models import tiny_encoder
@@ -31,9 +30,7 @@ def reviews(tmp_path):
     """Reviews that are as good as one of their words says."""
     words = {1: "awful", 2: "fair", 3: "superb"}
     rows = [{"review": f"{words[n % 3 + 1]} {n % 7}", "stars": n % 3 + 1} for n in range(48)]
-    file = tmp_path / "reviews.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(file)
+    return write_rows(tmp_path / "reviews.jsonl", rows)
 
 
 @pytest.mark.more
@@ -59,9 +56,8 @@ def test_two_files_train_save_load_and_predict(reviews, tmp_path):
 
 
 @pytest.mark.torch
-def test_a_checkpoint_gets_the_head_that_the_data_ask_for(reviews, tmp_path):
-    origin = save_checkpoint("bert", tmp_path / "bert")
-    config = Config(None, RatedText(train=reviews), init_from=str(origin))
+def test_a_checkpoint_gets_the_head_that_the_data_ask_for(reviews, checkpoint):
+    config = Config(None, RatedText(train=reviews), init_from=str(checkpoint("bert")))
     assert fill(config).config.model.heads == (Rating(),)
 
 

@@ -3,11 +3,13 @@
 import json
 import shutil
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hf_checkpoints import SENTENCES, save_checkpoint
+from corpora import write_rows
+from hf_checkpoints import SENTENCES
 
 from jaxformer.cli import main as cli
 from jaxformer.config import Config, load_config, validate
@@ -15,6 +17,7 @@ from jaxformer.data.labels import Number
 from jaxformer.errors import ConfigError
 from jaxformer.functional import T5Bias
 from jaxformer.hub.describe import describe_model
+from jaxformer.io.components import with_values
 from jaxformer.models import (
     Classification,
     DecoderConfig,
@@ -37,31 +40,17 @@ pytestmark = pytest.mark.torch
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    """The folder of a checkpoint of a kind, saved once."""
-    home = tmp_path_factory.mktemp("checkpoints")
-
-    def get(kind):
-        folder = home / kind
-        return folder if folder.exists() else save_checkpoint(kind, folder)
-
-    return get
-
-
 def table(file, labels):
     """A table with a sentence in each row, and these labels in turn."""
-    rows = [(text, labels[number % len(labels)]) for number, text in enumerate(SENTENCES)]
-    lines = [json.dumps({"sentence": text, "label": label}) for text, label in rows]
-    file.write_text("\n".join(lines) + "\n")
-    return file
+    pairs = zip(SENTENCES, cycle(labels), strict=False)
+    return write_rows(file, [{"sentence": text, "label": label} for text, label in pairs])
 
 
 def experiment(name, origin, file, **data):
     """A shipped experiment on a table, for one step."""
     config = load_config(str(CONFIGS / f"finetune_{name}.py"))
     small = {"batch_size": 8, "max_validation_batches": 1, "validation_fraction": 0.3}
-    source = replace(config.data.train, path=str(file)) if name == "tagging" else str(file)
+    source = replace(config.data.train, path=file) if name == "tagging" else file
     return replace(
         config,
         init_from=str(origin),
@@ -130,12 +119,11 @@ def test_rows_are_those_of_the_checkpoints_tokenizer(tmp_path, checkpoint, kind)
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(checkpoint(kind))
-    file = tmp_path / "pairs.jsonl"
     rows = [
         {"sentence": a, "other": b, "label": "xy"[len(a) % 2]}
         for a, b in zip(SENTENCES, reversed(SENTENCES), strict=True)
     ]
-    file.write_text("\n".join(map(json.dumps, rows)))
+    file = write_rows(tmp_path / "pairs.jsonl", rows)
     for columns in (("sentence",), ("sentence", "other")):
         config = experiment("classification", checkpoint(kind), file, text=columns)
         config = fill(replace(config, data=replace(config.data, sequence_length=200))).config
@@ -162,20 +150,17 @@ def test_the_head_is_what_the_data_teach(tmp_path, checkpoint):
     numbers = table(tmp_path / "numbers.jsonl", (0.5, 1.5))
     tags = tmp_path / "tags.txt"
     tags.write_text("\n".join("a X\nb Y\nc Z\n" for _ in range(9)))
-    model = fill(experiment("tagging", bert, tags)).config.model
+    model = fill(experiment("tagging", bert, str(tags))).config.model
     assert (model.heads, model.pooler) == ((TokenClassification(3),), None)
     model = fill(experiment("classification", bert, three)).config.model
     assert (model.heads, model.pooler) == ((Classification(3),), "tanh")
-    config = experiment("classification", bert, numbers)
-    config = replace(config, data=replace(config.data, labels=Number()))
+    config = experiment("classification", bert, numbers, labels=Number())
     assert fill(config).config.model.heads == (Regression(),)
-    assert fill(
-        experiment("qa", bert, "squad.json", stride=8, question_length=8)
-    ).config.model.heads == (Span(),)
+    config = experiment("qa", bert, "squad.json", stride=8, question_length=8)
+    assert fill(config).config.model.heads == (Span(),)
     text = load_config(str(CONFIGS / "tiny_encoder_mlm.py")).data
-    assert fill(Config(None, text, init_from=str(bert))).config.model.heads == (
-        MaskedLanguageModel(),
-    )
+    masked = fill(Config(None, text, init_from=str(bert))).config.model
+    assert masked.heads == (MaskedLanguageModel(),)
     llama = load_config(str(CONFIGS / "tiny_decoder.py")).data
     again = fill(Config(None, llama, init_from=str(checkpoint("llama")))).config
     assert again.model.heads == (LanguageModel(),)
@@ -205,9 +190,7 @@ def test_a_head_of_the_same_size_is_kept_with_its_names(tmp_path, checkpoint):
     theirs = ("Positive", "neutral", "NEGATIVE")
     config = fill(experiment("classification", origin, table(tmp_path / "a.jsonl", theirs))).config
     assert config.data.label_order == ("NEGATIVE", "neutral", "Positive")
-    still = replace(config.optimizer.schedule, learning_rate=0.0)
-    config = replace(config, optimizer=replace(config.optimizer, schedule=still))
-    train(config, tmp_path / "run")
+    train(with_values(config, {"optimizer.schedule.learning_rate": 0.0}), tmp_path / "run")
     save(load(tmp_path / "run", dtype=None), tmp_path / "export")
     for name in ("config.json", "model.safetensors"):
         assert (tmp_path / "export" / name).read_bytes() == (origin / name).read_bytes()
@@ -230,8 +213,7 @@ def test_numbers_are_the_checkpoints_labels_and_other_names_are_the_datas(
 @pytest.mark.slow
 def test_a_head_of_another_size_starts_fresh_and_that_is_said(tmp_path, checkpoint, capsys):
     origin, file = checkpoint("bert_classifier"), table(tmp_path / "a.jsonl", ("x", "y"))
-    config = experiment("classification", origin, file)
-    config = replace(config, data=replace(config.data, sequence_length=32))
+    config = experiment("classification", origin, file, sequence_length=32)
     model = fill(config).config.model
     train(replace(config, model=replace(model, dropout=0.25)), tmp_path / "run")
     said = " ".join(capsys.readouterr().out.replace("│", " ").split())
@@ -302,7 +284,7 @@ def test_the_command_line_changes_the_checkpoints_model(tmp_path, checkpoint, mo
     calls, origin = [], str(checkpoint("llama"))
     result = TrainResult(Path(), 1, finished=True)
     monkeypatch.setattr(loop, "train", lambda *arguments, **_: calls.append(arguments) or result)
-    file = str(table(tmp_path / "a.jsonl", LABELS))
+    file = table(tmp_path / "a.jsonl", LABELS)
     options = ["--init-from", origin, "--data.train", file]
     heads = ["--model.dropout", "0.2", "--model.heads.0.pooling", "mean"]
     assert cli.main(["train", "finetune_classification", *options, *heads]) == 0

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hf_checkpoints import SENTENCES, save_checkpoint
+from corpora import write_rows
+from hf_checkpoints import SENTENCES
 from sklearn import metrics as reference
 
 from jaxformer.cli import main as cli
@@ -101,9 +102,8 @@ def test_other_values_are_refused(value):
 
 def write(file, columns, rows):
     if file.suffix == ".jsonl":
-        lines = [json.dumps(dict(zip(columns, row, strict=True))) for row in rows]
-    else:
-        lines = [",".join(columns), *(",".join(map(str, row)) for row in rows)]
+        return write_rows(file, [dict(zip(columns, row, strict=True)) for row in rows])
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in rows)]
     file.write_text("\n".join(lines) + "\n")
     return str(file)
 
@@ -140,13 +140,13 @@ def test_rows_that_nobody_labelled_are_left_out(tmp_path):
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_a_checkpoint_learns_and_exports_them(tmp_path):
+def test_a_checkpoint_learns_and_exports_them(tmp_path, checkpoint):
     transformers, torch = (pytest.importorskip(name) for name in ("transformers", "torch"))
-    origin = save_checkpoint("bert", tmp_path / "origin")
     rows = [(text, n % 2, int(n % 3 == 0), 0) for n, text in enumerate(SENTENCES[:24])]
+    origin = str(checkpoint("bert"))
     table = write(tmp_path / "t.jsonl", ("comment", *NAMES), rows)
     run, exported, output = (tmp_path / name for name in ("run", "out", "out.csv"))
-    options = ["--init-from", str(origin), "--data.train", table, "--data.validation", table]
+    options = ["--init-from", origin, "--data.train", table, "--data.validation", table]
     options += ["--data.text", "comment", "--data.label", *NAMES, "--train.steps", "2"]
     options += ["--data.batch-size", "4", "--optimizer.schedule.learning-rate", "0.01"]
     run_dir = ["--run-dir", str(run)]

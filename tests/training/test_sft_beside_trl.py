@@ -1,9 +1,8 @@
 """Supervised fine-tuning on chats beside TRL: the same losses step by step."""
 
-import json
-
 import numpy as np
 import pytest
+from corpora import write_rows
 from hf_checkpoints import SENTENCES, save_checkpoint
 
 from jaxformer.cli.training.train import train
@@ -28,28 +27,13 @@ def rows():
     return found
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    return save_checkpoint("llama", tmp_path_factory.mktemp("hf"), max_position_embeddings=256)
-
-
-@pytest.fixture(scope="module")
-def tables(tmp_path_factory):
-    folder, every = tmp_path_factory.mktemp("chats"), rows()
-    for name, chosen in (("train", every[4:]), ("validation", every[:4])):
-        text = "".join(json.dumps(row) + "\n" for row in chosen)
-        (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
-    return folder
-
-
 def in_our_order(checkpoint, tables, folder):
     """The conversations in the order in which a run reads them."""
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
     data = ChatData(
-        train=str(tables / "train.jsonl"),
-        validation=str(tables / "validation.jsonl"),
+        **tables,
         tokenizer=TokenizerFile(str(checkpoint)),
         packing=PaddedChats(),
         sequence_length=LENGTH,
@@ -104,12 +88,17 @@ def losses_of_trl(checkpoint, ordered, folder):
     return [row["loss"] for row in trainer.state.log_history if "loss" in row]
 
 
-def test_the_losses_are_those_of_trl(checkpoint, tables, tmp_path, monkeypatch):
+def test_the_losses_are_those_of_trl(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    checkpoint = save_checkpoint("llama", tmp_path / "hf", max_position_embeddings=256)
+    tables = {
+        "train": write_rows(tmp_path / "train.jsonl", rows()[4:]),
+        "validation": write_rows(tmp_path / "validation.jsonl", rows()[:4]),
+    }
     options = {
         "init-from": checkpoint,
-        "data.train": tables / "train.jsonl",
-        "data.validation": tables / "validation.jsonl",
+        "data.train": tables["train"],
+        "data.validation": tables["validation"],
         "data.packing": "PaddedChats",
         "data.sequence-length": LENGTH,
         "data.batch-size": BATCH,

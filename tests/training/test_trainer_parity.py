@@ -10,10 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from corpora import write_rows, write_texts
 from hf_checkpoints import SENTENCES, save_checkpoint
 
 from jaxformer.config import DPO, Config, TrainConfig
-from jaxformer.data import DataConfig, JsonLines, TokenizerFile
+from jaxformer.data import DataConfig, TokenizerFile
 from jaxformer.data.chat import ChatData, PaddedChats, PreferenceData
 from jaxformer.data.tasks import LabelledText, ParallelText
 from jaxformer.optim import AdamW, Cosine, Linear
@@ -30,17 +31,12 @@ LINEAR = Linear(learning_rate=RATE, warmup_steps=WARMUP)
 COSINE = Cosine(learning_rate=RATE, warmup_steps=WARMUP, final_fraction=0.0)
 
 
-def write_lines(path, rows):
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return str(path)
-
-
 # The data of each family, and their rows as transformers has them -------------------------------
 
 
 def text_data(folder, tokenizer):
-    path = write_lines(folder / "text.jsonl", [{"text": text} for text in SENTENCES])
-    return DataConfig(source=JsonLines(path), tokenizer=tokenizer, sequence_length=24)
+    source = write_texts(folder / "text.jsonl", SENTENCES)
+    return DataConfig(source=source, tokenizer=tokenizer, sequence_length=24)
 
 
 def chat_data(folder, tokenizer):
@@ -54,7 +50,7 @@ def chat_data(folder, tokenizer):
         ]
         rows.append({"messages": messages})
     return ChatData(
-        train=write_lines(folder / "chat.jsonl", rows),
+        train=write_rows(folder / "chat.jsonl", rows),
         tokenizer=tokenizer,
         sequence_length=120,
         packing=PaddedChats(),
@@ -65,7 +61,7 @@ def labelled_data(folder, tokenizer):
     labels = {".": "negative", "?": "neutral", "!": "positive"}
     rows = [{"sentence": text, "label": labels[text[-1]]} for text in SENTENCES]
     return LabelledText(
-        train=write_lines(folder / "labels.jsonl", rows), tokenizer=tokenizer, sequence_length=48
+        train=write_rows(folder / "labels.jsonl", rows), tokenizer=tokenizer, sequence_length=48
     )
 
 
@@ -284,7 +280,7 @@ def test_preferences_are_learned_as_by_trl(loss, tmp_path):
     (source / "chat_template.jinja").write_text(BARE)
     rows = preference_rows()
     data = PreferenceData(
-        train=write_lines(tmp_path / "preferences.jsonl", rows),
+        train=write_rows(tmp_path / "preferences.jsonl", rows),
         tokenizer=TokenizerFile(str(source)),
         sequence_length=110,
     )
