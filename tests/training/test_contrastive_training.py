@@ -206,7 +206,6 @@ def test_the_scale_is_cut_off(pairs):
     assert ends[1] > 4.0
 
 
-@pytest.mark.more
 def test_what_is_wrong_is_said(pairs, tmp_path):
     config = config_for(pairs)
     (tmp_path / "bad.jsonl").write_text('{"image": "none.png", "text": "nothing"}\n')

@@ -178,17 +178,18 @@ def test_a_run_ends_early_and_stays_ended(scripted, tmp_path, capsys):
     assert "ended" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("interruption", [{"stop": 7}, {"stop": 8}, {"kill": 7}, {"kill": 9}])
 @pytest.mark.slow
-def test_an_interrupted_run_ends_at_the_same_step(scripted, tmp_path, interruption):
+def test_an_interrupted_run_ends_at_the_same_step(scripted, tmp_path):
     train(config_with(), tmp_path / "whole")
-    scripted(**interruption)
-    with contextlib.suppress(Killed):
-        train(config_with(), tmp_path / "parts")
-    assert state_of(tmp_path / "parts")[0][-1] < 10
-    scripted()
-    train(config_with(), tmp_path / "parts")
-    assert state_of(tmp_path / "parts") == state_of(tmp_path / "whole")
+    for how, step in (("stop", 7), ("stop", 8), ("kill", 7), ("kill", 9)):
+        folder = tmp_path / f"{how}-{step}"
+        scripted(**{how: step})
+        with contextlib.suppress(Killed):
+            train(config_with(), folder)
+        assert state_of(folder)[0][-1] < 10
+        scripted()
+        train(config_with(), folder)
+        assert state_of(folder) == state_of(tmp_path / "whole"), folder
 
 
 @pytest.mark.slow

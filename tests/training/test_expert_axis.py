@@ -148,7 +148,6 @@ def small(expert=1, **settings):
     return on_mesh(changed, expert=expert)
 
 
-@pytest.mark.more
 @pytest.mark.slow
 def test_a_run_goes_on_with_another_axis(tmp_path):
     train(small(expert=2, steps=2), tmp_path / "run")

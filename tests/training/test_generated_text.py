@@ -100,7 +100,6 @@ CONFIG = tiny_encoder_decoder(
 )
 
 
-@pytest.mark.more
 def test_each_token_is_the_likeliest_after_those_before_it():
     params, batch = ending_parameters(CONFIG), sources()
     texts = translated(CONFIG, params, batch)
@@ -231,7 +230,6 @@ def data_of(kind, folder, rows):
     return kind(train=file, validation=file, tokenizer=Bytes(), **fields)
 
 
-@pytest.mark.more
 def test_a_run_ends_with_summaries_and_rouge(tmp_path):
     rows = [{"document": f"Story {n}", "summary": f"It is {n}"} for n in range(5)]
     data = data_of(SummaryText, tmp_path, rows)

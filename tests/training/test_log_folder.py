@@ -1,5 +1,7 @@
 """Logs of a run in an object store, which cannot be appended to."""
 
+from contextlib import closing
+
 import pytest
 from object_store import memory_bucket  # noqa: F401 (fixture)
 
@@ -18,9 +20,8 @@ def run(memory_bucket):  # noqa: F811
 
 
 def test_a_local_run_has_its_logs_in_its_folder(tmp_path):
-    logs = LogFolder(tmp_path, continues=True)
-    logs.push()
-    logs.close()
+    with closing(LogFolder(tmp_path, continues=True)) as logs:
+        logs.push()
     assert logs.path is tmp_path
     assert not list(tmp_path.iterdir())
 
@@ -40,36 +41,29 @@ def test_rows_are_in_the_store_once_they_are_pushed(run):
 
 
 def test_a_run_goes_on_with_its_rows_and_drops_later_ones(run):
-    logs = LogFolder(run, continues=True)
-    rows = MetricsLog(logs.path, 0, loggers=())
-    for step in (1, 2, 3):
-        rows.write("train", step, {"loss": float(step)})
-    rows.close()
-    logs.close()
-    logs = LogFolder(run, continues=True)
-    rows = MetricsLog(logs.path, 2, num_rows=2, loggers=())
-    rows.write("train", 3, {"loss": 9.0})
-    rows.close()
-    logs.close()
-    assert [row["loss"] for row in read_metrics(run)] == [1.0, 2.0, 9.0]
+    for start, steps, loss in ((0, (1, 2, 3), 1.0), (2, (3,), 9.0)):
+        with closing(LogFolder(run, continues=True)) as logs:
+            rows = MetricsLog(logs.path, start, num_rows=start, loggers=())
+            for step in steps:
+                rows.write("train", step, {"loss": loss})
+            rows.close()
+    assert [row["loss"] for row in read_metrics(run)] == [1.0, 1.0, 9.0]
 
 
 def test_the_times_of_every_start_are_kept(run):
     for step in (0, 5):
-        logs = LogFolder(run, continues=True)
-        WallTime(logs.path, Clock(1000.0 + step), step).close(step)
-        logs.close()
+        with closing(LogFolder(run, continues=True)) as logs:
+            WallTime(logs.path, Clock(1000.0 + step), step).close(step)
     assert [row.began for row in read_wall_time(run)] == [1000, 1000, 1005, 1005]
 
 
 def test_events_of_every_start_are_kept(run):
     for step in (0, 5):
-        logs = LogFolder(run, continues=True)
-        writer = TensorBoard().open(LoggedRun(logs.path, step, {}))
-        writer.scalars("train", step + 1, {"loss": 1.0})
-        writer.close()
-        (logs.path / "tensorboard" / f"of-{step}").write_text("x")
-        logs.close()
+        with closing(LogFolder(run, continues=True)) as logs:
+            writer = TensorBoard().open(LoggedRun(logs.path, step, {}))
+            writer.scalars("train", step + 1, {"loss": 1.0})
+            writer.close()
+            (logs.path / "tensorboard" / f"of-{step}").write_text("x")
     names = [name for name in run.files() if name.startswith("tensorboard/")]
     assert {"tensorboard/of-0", "tensorboard/of-5"} < set(names)
     assert any("tfevents" in name for name in names)

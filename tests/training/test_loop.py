@@ -228,7 +228,6 @@ def test_another_configuration_is_refused_with_the_fields_that_differ(finished):
     assert hash_of(finished, 12) == before
 
 
-@pytest.mark.more
 @pytest.mark.slow
 def test_fresh_keeps_the_old_run_under_another_name(tmp_path):
     train(tiny_config(steps=6), tmp_path / "run")

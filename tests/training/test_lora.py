@@ -90,7 +90,6 @@ def test_every_mesh_makes_the_same_update(mesh):
     ],
     ids=["unrolled", "remat", "in parts"],
 )
-@pytest.mark.quick("in parts")
 def test_however_it_is_computed(changes, settings):
     _, _, state, loss = run(replace(PLAIN, **changes), **settings)
     assert_same_update(state, loss)
@@ -199,7 +198,6 @@ def test_an_interrupted_run_ends_with_the_same_bits(base, tuned, tmp_path):
     assert hash_of(tmp_path / "run", 8) == hash_of(tuned, 8)
 
 
-@pytest.mark.more
 @pytest.mark.slow
 def test_merged_weights_compute_the_same(tuned, merged):
     batch = {name: value for name, value in rows().items() if name != "segments"}

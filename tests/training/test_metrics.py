@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import jax
@@ -30,10 +31,9 @@ from jaxformer.training.logging.throughput import PEAK_FLOPS, Stopwatch, Workloa
 
 
 def write_steps(folder, start, steps):
-    log = MetricsLog(folder, start)
-    for step in steps:
-        log.write("train", step, {"loss": 1 / step})
-    log.close()
+    with closing(MetricsLog(folder, start)) as log:
+        for step in steps:
+            log.write("train", step, {"loss": 1 / step})
 
 
 def test_rows_past_the_step_that_a_run_resumes_from_go(tmp_path):
@@ -118,8 +118,7 @@ def test_any_bytes_give_rows_or_damage(tmp_path_factory, junk, place):
     for row in read_metrics(folder):
         assert row["step"] >= 0
         assert row["split"]
-    log = MetricsLog(folder, 9)
-    log.close()
+    MetricsLog(folder, 9).close()
     assert [row["step"] for row in read_metrics(folder)].count(5) >= 1
 
 
@@ -132,9 +131,8 @@ def test_lost_rows_are_said(tmp_path, caplog):
 
 
 def test_rows_are_valid_json_whatever_was_measured(tmp_path):
-    log = MetricsLog(tmp_path, 0)
-    log.write("train", 1, {"loss": float("nan"), "gradient_norm": float("inf")})
-    log.close()
+    with closing(MetricsLog(tmp_path, 0)) as log:
+        log.write("train", 1, {"loss": float("nan"), "gradient_norm": float("inf")})
 
     def refuse(name):
         raise AssertionError(name)
@@ -151,12 +149,11 @@ def test_tensorboard_events_are_written(tmp_path):
 
 def test_the_picture(tmp_path):
     assert plot_loss(tmp_path, "nothing yet") is None
-    log = MetricsLog(tmp_path, 0)
-    for step in range(1, 50):
-        log.write("train", step, {"loss": 2 + 7 / step})
-        if step % 10 == 0:
-            log.write("validation", step, {"loss": 2.1 + 7 / step, "perplexity": 8.0})
-    log.close()
+    with closing(MetricsLog(tmp_path, 0)) as log:
+        for step in range(1, 50):
+            log.write("train", step, {"loss": 2 + 7 / step})
+            if step % 10 == 0:
+                log.write("validation", step, {"loss": 2.1 + 7 / step, "perplexity": 8.0})
     path = plot_loss(tmp_path, "run", "3 steps")
     assert path == tmp_path / "loss.png"
     assert path.stat().st_size > 10_000
@@ -164,9 +161,8 @@ def test_the_picture(tmp_path):
 
 @pytest.mark.parametrize("metric", ["perplexity", "accuracy"])
 def test_a_loss_has_a_perplexity_where_it_is_one_of_tokens(tmp_path, metric):
-    log = MetricsLog(tmp_path, 0)
-    log.write("validation", 1, {"loss": 2.0, metric: 0.5})
-    log.close()
+    with closing(MetricsLog(tmp_path, 0)) as log:
+        log.write("validation", 1, {"loss": 2.0, metric: 0.5})
     assert is_per_token(tmp_path) == (metric == "perplexity")
 
 

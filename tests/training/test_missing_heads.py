@@ -15,6 +15,9 @@ from jaxformer.training.transfer.origin import open_named
 
 pytestmark = pytest.mark.torch
 
+LABEL = {"heads.label.output.kernel", "heads.label.output.bias"}
+POOLER = {"pooler.kernel", "pooler.bias"}
+
 
 def classifier(folder):
     """The model of a classifier of three labels from a folder, its fresh parameters, the report."""
@@ -37,28 +40,10 @@ def drop(folder, *starts):
 @pytest.mark.parametrize(
     ("kind", "head", "new"),
     [
-        ("bert", "Model", {"heads.label.output.kernel", "heads.label.output.bias"}),
-        (
-            "bert",
-            "ForMaskedLM",
-            {
-                "heads.label.output.kernel",
-                "heads.label.output.bias",
-                "pooler.kernel",
-                "pooler.bias",
-            },
-        ),
-        ("bert", "ForPreTraining", {"heads.label.output.kernel", "heads.label.output.bias"}),
-        (
-            "deberta-v2",
-            "ForMaskedLM",
-            {
-                "heads.label.output.kernel",
-                "heads.label.output.bias",
-                "pooler.kernel",
-                "pooler.bias",
-            },
-        ),
+        ("bert", "Model", LABEL),
+        ("bert", "ForMaskedLM", LABEL | POOLER),
+        ("bert", "ForPreTraining", LABEL),
+        ("deberta-v2", "ForMaskedLM", LABEL | POOLER),
     ],
 )
 @pytest.mark.quick("bert-Model-*")
@@ -76,7 +61,7 @@ def test_the_pooler_of_pre_training_is_taken_whatever_class_is_named(tmp_path):
     folder = save_tiny("bert", tmp_path, "ForPreTraining")
     change_settings(folder, architectures=["BertForMaskedLM"])
     _, _, taken, report = classifier(folder)
-    assert set(report.new) == {"heads.label.output.kernel", "heads.label.output.bias"}
+    assert set(report.new) == LABEL
     tensor = load_file(folder / "model.safetensors")["bert.pooler.dense.weight"]
     np.testing.assert_array_equal(taken["pooler.kernel"], tensor.T)
 

@@ -110,7 +110,6 @@ MESHES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("sizes", "parts"), MESHES.values(), ids=MESHES)
-@pytest.mark.quick("in parts")
 def test_accumulation_and_meshes_change_nothing(sizes, parts):
     config = config_with(scan_layers=True, remat="full")
     _, expected, whole = descended(config)

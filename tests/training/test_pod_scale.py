@@ -169,7 +169,6 @@ def test_a_tpu_pod_gets_the_splash_kernel():
     assert custom_calls(lowered(config, elsewhere).as_text()) == 0
 
 
-@pytest.mark.more
 @pytest.mark.slow
 def test_no_device_ever_holds_a_whole_parameter_while_initialising():
     config = load_config(str(CONFIGS / "llama3_8b.py"))

@@ -81,7 +81,6 @@ def reference():
         ((2, 2, 2), {"loss_chunk": 5}),
     ],
 )
-@pytest.mark.quick("mesh5-*")
 def test_every_mesh_all_parts_and_chunks_make_the_same_update(mesh, options):
     params, values = reference()
     _, state, metrics = run(mesh, **options)
@@ -132,7 +131,6 @@ def test_padding_changes_nothing():
     assert metrics["loss"] == pytest.approx(values["loss"], rel=1e-5)
 
 
-@pytest.mark.more
 @pytest.mark.slow
 def test_dropout_is_the_models_where_that_is_asked_for():
     model = replace(MODEL, dropout=0.5)
@@ -245,7 +243,6 @@ def test_an_interrupted_run_ends_with_the_same_bits_also_with_a_damaged_referenc
     assert ours == theirs
 
 
-@pytest.mark.more
 @pytest.mark.slow
 def test_evaluate_measures_what_training_measured(finished, tmp_path):
     _, folder = finished
@@ -274,7 +271,6 @@ def continued(finished, tmp_path_factory):
     return config, folder
 
 
-@pytest.mark.more
 @pytest.mark.slow
 def test_the_reference_is_the_model_that_a_run_starts_from(continued):
     row = read_metrics(continued[1], "train")[0]
@@ -332,7 +328,6 @@ def judged(path, rows=60):
     return write_rows(path, lines)
 
 
-@pytest.mark.more
 @pytest.mark.slow
 def test_a_run_learns_what_is_desirable(tmp_path):
     config = dpo_config(tmp_path)

@@ -14,7 +14,6 @@ from jaxformer.checkpoints.checkpointer import content_hash, named_arrays
 from jaxformer.checkpoints.files import saved_steps
 from jaxformer.config import validate
 from jaxformer.data import Joined, MaskedLM, Stage
-from jaxformer.distributed.processes import placed
 from jaxformer.distributed.sharding import make_mesh
 from jaxformer.errors import ConfigError
 from jaxformer.models import EncoderConfig
@@ -72,8 +71,7 @@ def test_it_equals_steps_made_by_hand(finished, tmp_path):
     for shape, rows in [((8, 12), 2)] * 2 + [((4, 48), 4)] * 2 + [((8, 48), 8)] * 3:
         longest = [plain.batch(first + row) for row in range(rows)]
         batch = {k: np.concatenate([row[k] for row in longest]).reshape(shape) for k in longest[0]}
-        batch = {k: placed(array, program.batch_sharding) for k, array in batch.items()}
-        state, _ = program.train_step(state, batch)
+        state, _ = program.train_step(state, jax.device_put(batch, program.batch_sharding))
         first += rows
     assert content_hash(named_arrays(jax.device_get(state)).items()) == hash_of(finished[0], STEPS)
 

@@ -92,8 +92,3 @@ def test_other_shapes_are_named(experiment, folder):
     shapes[key] = jax.ShapeDtypeStruct((2, 48, 80), np.float32)
     with pytest.raises(ConfigError, match=r"model\.mlp_dim is \d+ there, 80 here"):
         transfer(shapes, folder, wider)
-
-
-def test_a_folder_that_is_neither_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="init_from"):
-        open_named(tmp_path, "init_from")

@@ -181,7 +181,6 @@ def test_the_evaluation_of_a_head_over_rows():
 
 
 @pytest.mark.slow
-@pytest.mark.quick("3")
 @pytest.mark.parametrize("chunk", [None, 3])
 def test_preferences(chunk):
     model, loss, random = DecoderConfig(**SIZES), preference_loss(DPO()), np.random.default_rng(2)

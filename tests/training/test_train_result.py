@@ -74,7 +74,6 @@ def test_a_finished_run_returns_the_same_again(trained):
     assert (again.step, again.best_step) == (trained.step, trained.best_step)
 
 
-@pytest.mark.more
 def test_a_stopped_run_returns_too(tmp_path):
     result = train_until(4, tiny_config(steps=6, eval_interval=3), tmp_path / "run")
     assert not result.finished
@@ -84,7 +83,6 @@ def test_a_stopped_run_returns_too(tmp_path):
     assert result.model.parameters
 
 
-@pytest.mark.more
 def test_a_config_may_be_named(tmp_path, monkeypatch):
     experiment = tmp_path / "tiny.py"
     experiment.write_text(

@@ -53,7 +53,6 @@ def test_a_model_with_another_head_takes_all_but_the_head(run_dir, mesh):
     assert "new here: heads.label.output.bias" in words
 
 
-@pytest.mark.more
 @pytest.mark.slow
 def test_models_that_differ_in_more_are_refused(run_dir):
     wider, deeper = program_with(mlp_dim=80), program_with(num_layers=4)
@@ -64,16 +63,6 @@ def test_models_that_differ_in_more_are_refused(run_dir):
     biased = program_with(**{"feed_forward.bias": True})
     with pytest.raises(ConfigError, match=r"sublayers.1.up.bias is not there"):
         transfer(biased.init(0).params, run_dir, biased.model)
-
-
-@pytest.mark.more
-def test_a_run_that_cannot_start_from_another_says_why_and_leaves_nothing(run_dir, tmp_path):
-    config = dataclasses.replace(tiny_config(), init_from=str(run_dir))
-    wider = dataclasses.replace(config.model, mlp_dim=80)
-    there, here = r"\(2, 32, \d+\)", r"\(2, 32, 80\)"
-    with pytest.raises(ConfigError, match=rf"kernel has shape {there} there, {here} here"):
-        train(dataclasses.replace(config, model=wider), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_folder_that_is_no_run_or_has_no_checkpoint(run_dir, tmp_path):
