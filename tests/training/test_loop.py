@@ -8,6 +8,7 @@ import chex
 import jax
 import numpy as np
 import pytest
+from saved_folders import copy_of
 from tiny_run import hash_of, on_mesh, tiny_config, train_until
 
 from jaxformer.checkpoints import files as checkpoint_files
@@ -31,13 +32,6 @@ from jaxformer.training.loop import train
 
 def steps_in(folder, split="train"):
     return [row["step"] for row in read_metrics(folder, split)]
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("finished") / "run"
-    train(tiny_config(), folder)
-    return folder
 
 
 def test_a_run_leaves_everything_behind(finished):
@@ -96,11 +90,11 @@ def test_samples_appear_in_tensorboard_when_asked(tmp_path):
 
 
 @pytest.mark.more
-def test_the_same_command_again_changes_nothing(finished, capsys):
-    before, steps = hash_of(finished, 12), steps_in(finished)
-    train(tiny_config(), finished)
-    assert hash_of(finished, 12) == before
-    assert steps_in(finished) == steps
+def test_the_same_command_again_changes_nothing(finished, tmp_path, capsys):
+    run = copy_of(finished, tmp_path / "run")
+    train(tiny_config(), run)
+    assert hash_of(run, 12) == hash_of(finished, 12)
+    assert steps_in(run) == steps_in(finished)
     assert "continuing from step 12" in capsys.readouterr().out
 
 

@@ -151,21 +151,14 @@ def test_no_kernel_has_a_gradient_and_no_product_of_factors_exists(changes):
 # Whole runs ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("base") / "run"
-    train(tiny_config(steps=6), folder)
-    return folder
-
-
 def tuned_config(base, **settings):
     return replace(tiny_config(**({"steps": 8, "lora": LORA} | settings)), init_from=str(base))
 
 
 @pytest.fixture(scope="module")
-def tuned(base, tmp_path_factory):
+def tuned(finished, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tuned") / "run"
-    train(tuned_config(base), folder)
+    train(tuned_config(finished), folder)
     return folder
 
 
@@ -182,8 +175,8 @@ def arrays_in(folder, step, prefix="params/"):
 
 
 @pytest.mark.slow
-def test_a_run_starts_from_another_and_leaves_it_as_it_was(base, tuned):
-    before, after = arrays_in(base, 6), arrays_in(tuned, 8)
+def test_a_run_starts_from_another_and_leaves_it_as_it_was(finished, tuned):
+    before, after = arrays_in(finished, 12), arrays_in(tuned, 8)
     factors = set(after) - set(before)
     chex.assert_trees_all_equal({name: after[name] for name in before}, before)
     assert len(factors) == 2 * 3
@@ -191,10 +184,10 @@ def test_a_run_starts_from_another_and_leaves_it_as_it_was(base, tuned):
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_ends_with_the_same_bits(base, tuned, tmp_path):
-    train_until(3, tuned_config(base), tmp_path / "run")
+def test_an_interrupted_run_ends_with_the_same_bits(finished, tuned, tmp_path):
+    train_until(3, tuned_config(finished), tmp_path / "run")
     assert checkpoint_files.saved_steps(tmp_path / "run" / "checkpoints") == [3]
-    train(tuned_config(base), tmp_path / "run")
+    train(tuned_config(finished), tmp_path / "run")
     assert hash_of(tmp_path / "run", 8) == hash_of(tuned, 8)
 
 
@@ -243,8 +236,8 @@ def test_a_run_starts_from_factors_as_from_what_they_amount_to(tuned, merged):
 
 
 @pytest.mark.slow
-def test_factors_of_averages_are_those_that_are_merged(base, tmp_path):
-    train(tuned_config(base, ema_decay=0.5, steps=4), tmp_path / "run")
+def test_factors_of_averages_are_those_that_are_merged(finished, tmp_path):
+    train(tuned_config(finished, ema_decay=0.5, steps=4), tmp_path / "run")
     merge(tmp_path / "run", tmp_path / "plain")
     name = "transformer.stack.group.0.sublayers.0.attention.query.kernel"
     found = arrays_in(tmp_path / "run", 4, "ema/")
@@ -270,10 +263,10 @@ def test_the_command_says_what_it_did(tuned, tmp_path, capsys):
 
 
 @pytest.mark.more
-def test_what_cannot_be_merged(base, tuned, tmp_path, capsys):
+def test_what_cannot_be_merged(finished, tuned, tmp_path, capsys):
     (tmp_path / "thesis.tex").write_text("years of work")
     for source, target, message in (
-        (base, tmp_path / "out", "did not train low-rank factors"),
+        (finished, tmp_path / "out", "did not train low-rank factors"),
         (tmp_path, tmp_path / "out", "not a run folder"),
         (tuned, tmp_path, "is not empty"),
         (tuned, tmp_path / "thesis.tex", "is a file"),

@@ -33,13 +33,6 @@ OPTIMIZER = AdamW(schedule=Constant(learning_rate=0.01, warmup_steps=0))
 QUERY = "transformer.stack.group.0.sublayers.0.attention.query.kernel"
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("base") / "run"
-    train(tiny_config(steps=4), folder)
-    return folder
-
-
 def program_with(lora, mesh=(1, 1, 1), **settings):
     return program_of(tiny_config().model, mesh, OPTIMIZER, lora=lora, **settings)
 
@@ -52,10 +45,10 @@ def program_with(lora, mesh=(1, 1, 1), **settings):
         pytest.param("int8", (2, 2, 2), marks=pytest.mark.slow),
     ],
 )
-def test_a_base_is_converted_once_when_it_is_read(base, dtype, mesh):
+def test_a_base_is_converted_once_when_it_is_read(finished, dtype, mesh):
     program = program_with(LoRA(rank=2, base_dtype=dtype), mesh)
-    params, report = transfer(program.init(0).params, base, tiny_config().model)
-    exact = SavedRun(base).read(program.abstract_model.base.shapes)
+    params, report = transfer(program.init(0).params, finished, tiny_config().model)
+    exact = SavedRun(finished).read(program.abstract_model.base.shapes)
     assert not [name for name in report.new if not is_factor(name)]
     for name, value in exact.items():
         kept = params[name]
@@ -75,11 +68,11 @@ def tuned(base, **settings):
 
 
 @pytest.mark.slow
-def test_a_run_over_int8_is_interrupted_evaluated_and_merged(base, tmp_path):
+def test_a_run_over_int8_is_interrupted_evaluated_and_merged(finished, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    train(tuned(base, sample_tokens=4), whole)
-    train_until(3, tuned(base), parts)
-    train(tuned(base), parts)
+    train(tuned(finished, sample_tokens=4), whole)
+    train_until(3, tuned(finished), parts)
+    train(tuned(finished), parts)
     assert hash_of(whole, 6) == hash_of(parts, 6)
 
     arrays = dict(read_arrays(whole / "checkpoints" / "6"))
@@ -131,7 +124,7 @@ def test_an_average_of_everything_that_an_older_version_saved_is_continued(lora,
     [{"scan_layers": True}, {"remat": "full"}],
 )
 @pytest.mark.slow
-def test_dropout_is_the_same_however_layers_are_computed(changes, base):
+def test_dropout_is_the_same_however_layers_are_computed(changes):
     losses, batch = [], {
         "inputs": np.arange(32, dtype=np.int32).reshape(2, 16),
         "targets": np.arange(1, 33, dtype=np.int32).reshape(2, 16),

@@ -15,14 +15,7 @@ from jaxformer.training.loop import train
 from jaxformer.training.resolve import ResolvedConfig, resolve
 
 
-@pytest.fixture(scope="module")
-def origin(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("origin") / "run"
-    train(tiny_config(steps=2, checkpoint_interval=2), folder)
-    return folder
-
-
-def test_an_origin_is_opened_once(origin, tmp_path, monkeypatch):
+def test_an_origin_is_opened_once(finished, tmp_path, monkeypatch):
     opened = []
     begin = SavedRun.__init__
 
@@ -32,18 +25,19 @@ def test_an_origin_is_opened_once(origin, tmp_path, monkeypatch):
 
     monkeypatch.setattr(SavedRun, "__init__", counted)
     train(
-        replace(tiny_config(steps=1, checkpoint_interval=1), init_from=str(origin)), tmp_path / "a"
+        replace(tiny_config(steps=1, checkpoint_interval=1), init_from=str(finished)),
+        tmp_path / "a",
     )
-    assert opened == [origin]
+    assert opened == [finished]
 
 
 @pytest.mark.slow
-def test_what_is_opened_can_be_deleted_once_it_is_read(origin, tmp_path, monkeypatch):
+def test_what_is_opened_can_be_deleted_once_it_is_read(finished, tmp_path, monkeypatch):
     closed = []
     monkeypatch.setattr(RunCheckpoint, "close", lambda self: closed.append(self.folder))
-    config = tiny_config(steps=1, checkpoint_interval=1, distillation=Distillation(str(origin)))
-    train(replace(config, init_from=str(origin)), tmp_path / "a")
-    assert closed == [origin, origin]
+    config = tiny_config(steps=1, checkpoint_interval=1, distillation=Distillation(str(finished)))
+    train(replace(config, init_from=str(finished)), tmp_path / "a")
+    assert closed == [finished, finished]
 
 
 def test_a_run_from_nothing_opens_nothing(tmp_path):
@@ -76,18 +70,20 @@ def test_a_run_from_nothing_opens_nothing(tmp_path):
     ],
     ids=["shapes", "layers", "no-teacher", "teacher"],
 )
-def test_mismatches_are_found_before_data_are_read(origin, tmp_path, monkeypatch, change, message):
+def test_mismatches_are_found_before_data_are_read(
+    finished, tmp_path, monkeypatch, change, message
+):
     monkeypatch.setattr(loop, "prepared_data", lambda *_: pytest.fail("the data were read"))
-    distillation = Distillation(str(origin))
-    config = replace(tiny_config(steps=1, distillation=distillation), init_from=str(origin))
+    distillation = Distillation(str(finished))
+    config = replace(tiny_config(steps=1, distillation=distillation), init_from=str(finished))
     with pytest.raises(ConfigError, match=message):
         train(change(config), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_tokenizer_that_is_to_be_trained_is_the_origins(origin, tmp_path):
-    config = replace(tiny_config(), init_from=str(origin))
+def test_a_tokenizer_that_is_to_be_trained_is_the_origins(finished, tmp_path):
+    config = replace(tiny_config(), init_from=str(finished))
     config = replace(config, data=replace(config.data, tokenizer=TrainTokenizer()))
     resolved = resolve(config, tmp_path / "run")
-    assert resolved.config.data.tokenizer.path == str(origin / "tokenizer")
+    assert resolved.config.data.tokenizer.path == str(finished / "tokenizer")
     assert resolved.transfer.new == resolved.transfer.left == ()

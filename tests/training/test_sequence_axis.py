@@ -84,15 +84,12 @@ DECODERS = {
     "scanned": ({"scan_layers": True}, {}),
     "dropout": ({"dropout": 0.3, "self_attention": DotProductAttention(dropout=0.2)}, {}),
 }
-QUICK = ("packed",)
 
 
+@pytest.mark.first("mesh0-packed")
 @pytest.mark.quick("mesh0-few heads", "mesh0-packed", "mesh0-dropout")
-@pytest.mark.parametrize(
-    "name",
-    [name if name in QUICK else pytest.param(name, marks=pytest.mark.more) for name in DECODERS],
-)
-@pytest.mark.parametrize("mesh", [TWO_AXES, pytest.param(THREE_AXES, marks=pytest.mark.more)])
+@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("mesh", [TWO_AXES, THREE_AXES])
 def test_decoders(name, mesh):
     fields, arrays = DECODERS[name]
     assert_same(DecoderConfig(**SIZES | fields), batch() | arrays, mesh)
@@ -141,16 +138,10 @@ IMAGES = {
 }
 
 
-@pytest.mark.quick("mesh0-class token")
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name == "class token" else pytest.param(name, marks=pytest.mark.more)
-        for name in IMAGES
-    ],
-)
-@pytest.mark.parametrize("mesh", [TWO_AXES, pytest.param(THREE_AXES, marks=pytest.mark.slow)])
 @pytest.mark.more
+@pytest.mark.quick("mesh0-class token")
+@pytest.mark.parametrize("name", IMAGES)
+@pytest.mark.parametrize("mesh", [TWO_AXES, THREE_AXES])
 def test_images(name, mesh):
     sizes = {name: size for name, size in SIZES.items() if name != "vocab_size"}
     shapes = {"image_size": (20, 12), "patch_size": (4, 4), "position": Learned(max_length=LENGTH)}

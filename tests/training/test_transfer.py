@@ -22,26 +22,19 @@ from jaxformer.training.transfer.origin import check_same_tokens, open_named
 OPTIMIZER = AdamW(schedule=Constant(learning_rate=0.1, warmup_steps=0))
 
 
-@pytest.fixture(scope="module")
-def run_dir(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("source") / "run"
-    train(tiny_config(steps=12), folder)
-    return folder
-
-
 def program_with(mesh=(1, 1, 1), **changes) -> TrainProgram:
     return program_of(tiny_config().model.with_fields(**changes), mesh)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 2)])
-def test_a_model_with_another_head_takes_all_but_the_head(run_dir, mesh):
+def test_a_model_with_another_head_takes_all_but_the_head(finished, mesh):
     program = program_with(mesh, heads=(Classification(num_labels=3),), tie_embeddings=False)
     fresh = program.init(seed=5).params
-    params, report = transfer(fresh, run_dir, program.model)
+    params, report = transfer(fresh, finished, program.model)
     assert report.new == ("heads.label.output.bias", "heads.label.output.kernel")
     assert not report.left  # the tied head has no parameters
-    again, _ = transfer(program.init(seed=6).params, run_dir, program.model)
+    again, _ = transfer(program.init(seed=6).params, finished, program.model)
     for name in report.taken:
         assert params[name].sharding == fresh[name].sharding
         np.testing.assert_array_equal(params[name], again[name])
@@ -54,67 +47,67 @@ def test_a_model_with_another_head_takes_all_but_the_head(run_dir, mesh):
 
 
 @pytest.mark.slow
-def test_models_that_differ_in_more_are_refused(run_dir):
+def test_models_that_differ_in_more_are_refused(finished):
     wider, deeper = program_with(mlp_dim=80), program_with(num_layers=4)
     for program in (wider, deeper):
         differing = r"heads \(model\.(mlp_dim|num_layers) is \d+ there.*\): .* has shape .* there"
         with pytest.raises(ConfigError, match=differing):
-            transfer(program.init(0).params, run_dir, program.model)
+            transfer(program.init(0).params, finished, program.model)
     biased = program_with(**{"feed_forward.bias": True})
     with pytest.raises(ConfigError, match=r"sublayers.1.up.bias is not there"):
-        transfer(biased.init(0).params, run_dir, biased.model)
+        transfer(biased.init(0).params, finished, biased.model)
 
 
-def test_a_folder_that_is_no_run_or_has_no_checkpoint(run_dir, tmp_path):
+def test_a_folder_that_is_no_run_or_has_no_checkpoint(finished, tmp_path):
     program = program_with()
     params = program.init(0).params
     with pytest.raises(ConfigError, match="not a run folder"):
         transfer(params, tmp_path, program.model)
-    (tmp_path / "config.json").write_text((run_dir / "config.json").read_text())
+    (tmp_path / "config.json").write_text((finished / "config.json").read_text())
     with pytest.raises(ConfigError, match="no complete checkpoint"):
         transfer(params, tmp_path, program.model)
 
 
-def test_a_checkpoint_may_be_named(run_dir):
+def test_a_checkpoint_may_be_named(finished):
     program = program_with()
     fresh = program.init(0).params
     (earlier, _), (newest, _) = (
         transfer(fresh, folder, program.model)
-        for folder in (run_dir / "checkpoints" / "8", run_dir)
+        for folder in (finished / "checkpoints" / "8", finished)
     )
     name = "embedding.table"
     arrays = {
-        step: dict(read_arrays(run_dir / "checkpoints" / str(step), (f"params/{name}",)))
+        step: dict(read_arrays(finished / "checkpoints" / str(step), (f"params/{name}",)))
         for step in (8, 12)
     }
     np.testing.assert_array_equal(earlier[name], arrays[8][f"params/{name}"])
     np.testing.assert_array_equal(newest[name], arrays[12][f"params/{name}"])
     with pytest.raises(ConfigError, match=r"--step 9: no such checkpoint; .* contains 8, 12"):
-        transfer(fresh, run_dir / "checkpoints" / "9", program.model)
+        transfer(fresh, finished / "checkpoints" / "9", program.model)
 
 
-def test_a_run_says_what_it_took_and_starts_there(run_dir, tmp_path, capsys):
-    config = dataclasses.replace(tiny_config(steps=3, eval_interval=1), init_from=str(run_dir))
+def test_a_run_says_what_it_took_and_starts_there(finished, tmp_path, capsys):
+    config = dataclasses.replace(tiny_config(steps=3, eval_interval=1), init_from=str(finished))
     train(config, tmp_path / "tuned")
     output = capsys.readouterr().out
-    assert f"parameters from {run_dir}" in output
+    assert f"parameters from {finished}" in output
     # A loss near that of the trained model, not that of chance.
     lines = [line for line in output.splitlines() if "validation loss" in line]
     losses = [float(line.split("loss ")[1].split(",")[0]) for line in lines]
     assert losses[0] < np.log(258) - 0.3
 
 
-def test_other_tokens_are_refused_and_more_tokens_are_not(run_dir, tmp_path):
+def test_other_tokens_are_refused_and_more_tokens_are_not(finished, tmp_path):
     tokenizer = tiny_config().data.tokenizer
-    origin = open_named(run_dir, "init_from")
+    origin = open_named(finished, "init_from")
     check_same_tokens(tokenizer.fit([]), origin)
     check_same_tokens(tokenizer.fit([], MaskedLM.special_tokens), origin)
     text = ["the dog chased another dog and the cat"] * 20
     trained = TrainTokenizer(vocab_size=262).fit(text)
     with pytest.raises(ConfigError) as error:
         check_same_tokens(trained, origin)
-    assert f"--init-from {run_dir}: its tokenizer differs: token 0 is" in str(error.value)
-    path = f"--data.tokenizer TokenizerFile --data.tokenizer.path {run_dir / 'tokenizer'}"
+    assert f"--init-from {finished}: its tokenizer differs: token 0 is" in str(error.value)
+    path = f"--data.tokenizer TokenizerFile --data.tokenizer.path {finished / 'tokenizer'}"
     assert path in str(error.value)
 
 
