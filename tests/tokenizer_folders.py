@@ -37,7 +37,6 @@ GEMMA = LLAMA | {
     "user_defined_symbols": ["<mask>", "<turn>"],
 }
 T5 = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
-PEGASUS = {"pad_id": 0, "eos_id": 1, "unk_id": 105, "bos_id": -1}
 ALBERT = {
     "pad_id": 0,
     "unk_id": 1,

@@ -35,7 +35,6 @@ class ResolvedConfig:
     """An experiment with all fields filled in, and the checkpoints that it names."""
 
     config: Config
-    """The experiment."""
     origin: "Checkpoint | None" = None
     """The model that `init_from` names; None also if it no longer exists when a run is continued.
     """

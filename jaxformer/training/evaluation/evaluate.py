@@ -23,7 +23,6 @@ class Evaluator:
     """Evaluates parameters on a fixed set of validation rows."""
 
     program: TrainProgram
-    """The training program."""
     data: Datasets
     """The data, whose validation split is read."""
     max_batches: int | None

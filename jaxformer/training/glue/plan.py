@@ -38,7 +38,6 @@ class GluePlan:
     run_dir: AnyPath
     """The output folder of all runs."""
     tasks: tuple[str, ...]
-    """The tasks."""
     learning_rates: tuple[float, ...] = ()
     """Peak learning rates, of which the best is chosen per task; empty uses the recipe's."""
     seeds: tuple[int, ...] = (0,)

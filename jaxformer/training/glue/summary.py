@@ -46,7 +46,6 @@ class TaskResult(NamedTuple):
     best: GlueRun
     """The best run with this learning rate, whose predictions are submitted."""
     runs: Results
-    """All runs."""
 
     @property
     def score(self) -> float:

@@ -32,7 +32,6 @@ class ComparedRun:
     name: str
     """Its name in the comparison."""
     folder: AnyPath
-    """Its folder."""
     metric: str
     """The compared validation metric."""
     steps: np.ndarray

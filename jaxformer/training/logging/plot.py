@@ -43,7 +43,6 @@ class Line(NamedTuple):
     x: np.ndarray
     """Steps, or FLOPs."""
     y: np.ndarray
-    """The values."""
 
 
 def plot_comparison(

@@ -20,7 +20,6 @@ class LayerRow(NamedTuple):
     """One layer of a stacked parameter."""
 
     name: str
-    """The parameter."""
     index: int
     """The row of its leading axis."""
 
