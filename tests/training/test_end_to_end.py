@@ -173,11 +173,11 @@ def stream(objective, tokenizer=None) -> Callable[[Path], DataConfig]:
     )
 
 
-def labelled(kind, *paths: str, fixed: dict | None = None, **fields: str):
-    """Data with labels; `fields` are those that hold a file's name."""
+def labelled(kind, files_of, **fields):
+    """Data with labels, and the fields that hold a file's name."""
     return lambda files: kind(
-        **{name: str(files / file) for name, file in fields.items()},
-        **(fixed or {}),
+        **{name: str(files / file) for name, file in files_of.items()},
+        **fields,
         batch_size=ROWS,
         validation_fraction=0.3,
     )
@@ -187,11 +187,12 @@ TOKENS = {"tokenizer": Bytes(), "sequence_length": LENGTH, "truncate": True}
 BPE = TrainTokenizer(kind="bpe", vocab_size=VOCAB)
 MASKED = encoder(MaskedLanguageModel())
 PERPLEXITY, CHOICE = {"perplexity", "accuracy"}, {"accuracy", "matthews"}
-PAIR = {f"masked_language_model_{name}" for name in PERPLEXITY}
+PAIR = ("first", "second")
 
 
 def of(name: str) -> set[str]:
-    return PAIR | {f"{name}_{metric}" for metric in (*CHOICE, "f1")}
+    masked = {f"masked_language_model_{metric}" for metric in PERPLEXITY}
+    return masked | {f"{name}_{metric}" for metric in (*CHOICE, "f1")}
 
 
 CASES = {
@@ -223,9 +224,10 @@ CASES = {
         replace(BART, position=Sinusoidal(), decoder_position=Sinusoidal()),
         labelled(
             ParallelText,
-            source="source.txt",
-            target="target.txt",
-            fixed={"tokenizer": Bytes(), "source_length": 48, "target_length": 40},
+            {"source": "source.txt", "target": "target.txt"},
+            tokenizer=Bytes(),
+            source_length=48,
+            target_length=40,
         ),
         PERPLEXITY,
     ),
@@ -233,27 +235,21 @@ CASES = {
         encoder(Classification(num_labels=3), pooler="tanh"),
         labelled(
             LabelledText,
-            train="labels.tsv",
-            fixed={
-                "text": ("first",),
-                "tokenizer": TrainTokenizer(kind="wordpiece", vocab_size=VOCAB),
-                "sequence_length": LENGTH,
-            },
+            {"train": "labels.tsv"},
+            text=("first",),
+            tokenizer=TrainTokenizer(kind="wordpiece", vocab_size=VOCAB),
+            sequence_length=LENGTH,
         ),
         CHOICE | {"macro_f1"},
     ),
     "regression of pairs": Case(
         encoder(Regression()),
-        labelled(
-            LabelledText,
-            train="numbers.tsv",
-            fixed=TOKENS | {"text": ("first", "second"), "labels": Number()},
-        ),
+        labelled(LabelledText, {"train": "numbers.tsv"}, **TOKENS, text=PAIR, labels=Number()),
         {"squared_error", "pearson", "spearman"},
     ),
     "classification by a decoder": Case(
         DecoderConfig(**TEXT, heads=(Classification(num_labels=3, pooling="last"),)),
-        labelled(LabelledText, train="labels.tsv", fixed=TOKENS | {"text": ("first", "second")}),
+        labelled(LabelledText, {"train": "labels.tsv"}, **TOKENS, text=PAIR),
         CHOICE | {"macro_f1"},
     ),
     "tagging": Case(
@@ -270,13 +266,11 @@ CASES = {
         encoder(Span(), position=Learned(72)),
         labelled(
             SpanText,
-            train="questions.jsonl",
-            fixed={
-                "tokenizer": Bytes(),
-                "sequence_length": 72,
-                "question_length": 16,
-                "stride": 40,
-            },
+            {"train": "questions.jsonl"},
+            tokenizer=Bytes(),
+            sequence_length=72,
+            question_length=16,
+            stride=40,
         ),
         {"exact_match", "f1"},
     ),

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -153,9 +154,8 @@ def test_a_run_goes_on_with_another_axis(tmp_path):
     train(small(expert=2, steps=2), tmp_path / "run")
     train(small(expert=4, steps=4), tmp_path / "run")
     train(small(steps=4), tmp_path / "one")
-    folders = [tmp_path / name / "checkpoints" / "4" for name in ("run", "one")]
-    for (name, left), (_, right) in zip(*map(read_arrays, folders), strict=True):
-        np.testing.assert_allclose(left, right, rtol=2e-4, atol=2e-5, err_msg=name)
+    run, one = (dict(read_arrays(tmp_path / name / "checkpoints" / "4")) for name in ("run", "one"))
+    chex.assert_trees_all_close(run, one, rtol=2e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize(

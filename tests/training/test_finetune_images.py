@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import jaxformer
 from jaxformer.cli import main as cli
@@ -32,14 +33,13 @@ TOWERS = {
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
     """Images of many shapes, some grey, in a folder for each label."""
-    image = pytest.importorskip("PIL.Image")
     folder, random = tmp_path_factory.mktemp("data") / "photos", np.random.default_rng(0)
     for number in range(12):
         height, width = random.integers(17, 40, 2)
         pixels = random.integers(0, 255, (height, width, 3)).astype(np.uint8)
         home = folder / ("an owl", "Uhu")[number % 2]
         home.mkdir(parents=True, exist_ok=True)
-        picture = image.fromarray(pixels).convert(["RGB", "L"][number % 3 == 0])
+        picture = Image.fromarray(pixels).convert(["RGB", "L"][number % 3 == 0])
         picture.save(home / f"{number}.png")
     return folder
 
@@ -47,8 +47,10 @@ def photos(tmp_path_factory):
 @pytest.fixture(scope="module")
 def origins(tmp_path_factory):
     """A checkpoint of each kind, by its name."""
-    transformers = pytest.importorskip("transformers")
-    torch, home = pytest.importorskip("torch"), tmp_path_factory.mktemp("origins")
+    import torch
+    import transformers
+
+    home = tmp_path_factory.mktemp("origins")
     torch.manual_seed(0)
     square = {"height": 16, "width": 16}
     cut = {"size": {"height": 21, "width": 19}, "crop_size": square}
@@ -99,8 +101,8 @@ def experiment(origin, photos, **data):
     ],
 )
 def test_images_are_read_as_the_processor_does(origins, photos, name, size, scaling):
-    transformers = pytest.importorskip("transformers")
-    image = pytest.importorskip("PIL.Image")
+    import transformers
+
     config = fill(experiment(origins / name, photos, augmentation=())).config
     data, model = config.data, config.model
     assert (data.image_size, data.scaling, data.channels) == (size, scaling, 3)
@@ -108,7 +110,7 @@ def test_images_are_read_as_the_processor_does(origins, photos, name, size, scal
     processor = transformers.AutoImageProcessor.from_pretrained(origins / name)
     examples = data._examples(data._load(data.source), range(12), ("Uhu", "an owl"))
     for number, file in enumerate(sorted(photos.rglob("*.png"))):
-        with image.open(file) as opened:
+        with Image.open(file) as opened:
             inputs = processor(opened.convert("RGB"), return_tensors="np")
         ours = examples.read(number, np.random.default_rng(0))["images"]
         theirs = inputs["pixel_values"][0].transpose(1, 2, 0)
@@ -148,7 +150,8 @@ def test_what_says_nothing_of_images_is_refused(origins, photos, tmp_path):
 def test_the_pipeline_of_an_export_predicts_what_the_run_does(
     origins, photos, name, options, architecture, tmp_path
 ):
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     run, exported, output = (tmp_path / part for part in ("run", "out", "out.csv"))
     given = ["--init-from", str(origins / name), "--data.train", str(photos), "--train.steps", "2"]
     given += ["--data.batch-size", "4", "--optimizer.schedule.learning-rate", "0.01"]

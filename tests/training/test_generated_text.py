@@ -4,20 +4,19 @@ from types import SimpleNamespace
 
 import hf_mapping
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from corpora import write_rows
-from tiny_models import random_parameters, scores_of, structure_of, tiny_encoder_decoder
+from tiny_models import random_parameters, scores_of, tiny_encoder_decoder
 from train_steps import on_devices, program_of
 
 from jaxformer.data import Bytes, TrainTokenizer
 from jaxformer.data.tasks import WER, AnswerText, ParallelText, SummaryText
 from jaxformer.data.tokenizers.specs import ByteTokenizer
-from jaxformer.functional import RMSNorm, T5Bias
-from jaxformer.models import EncoderDecoderConfig
 from jaxformer.models.heads.metrics import answer_scores, error_scores, summary_scores
-from jaxformer.nn import MLP, DotProductAttention, VocabularyLogits
+from jaxformer.nn import VocabularyLogits
+from jaxformer.parity.tiny import TINY
+from jaxformer.pretrained.auto import load
 from jaxformer.training.evaluation.conclusion import GeneratedText, shown
 from jaxformer.training.evaluation.evaluate import Evaluator
 from jaxformer.training.evaluation.generated_text import generate_texts
@@ -126,49 +125,16 @@ def test_decoders_with_a_table_of_their_own():
 
 
 @pytest.mark.torch
-def test_translations_are_those_of_transformers():
+def test_translations_are_those_of_transformers(tmp_path):
     import torch
 
-    theirs = {
-        "vocab_size": 53,
-        "pad_token_id": PAD,
-        "decoder_start_token_id": START,
-        "eos_token_id": None,
-        "d_model": 48,
-        "d_kv": 5,
-        "d_ff": 22,
-        "num_layers": 2,
-        "num_decoder_layers": 2,
-        "num_heads": 6,
-        "relative_attention_num_buckets": 8,
-        "relative_attention_max_distance": 9,
-        "layer_norm_epsilon": 1e-3,
-        "feed_forward_proj": "relu",
-    }
-    model = hf_mapping.random_model("T5ForConditionalGeneration", theirs, 0.3)
-    ours = EncoderDecoderConfig(
-        vocab_size=53,
-        num_layers=2,
-        model_dim=48,
-        num_heads=6,
-        head_dim=5,
-        mlp_dim=22,
-        position=T5Bias(8, 9, bidirectional=True),
-        decoder_position=T5Bias(8, 9, bidirectional=False),
-        norm=RMSNorm(eps=1e-3),
-        self_attention=DotProductAttention(scale=1.0),
-        feed_forward=MLP(activation="relu", gated=False),
-        logits=VocabularyLogits(scale=48**-0.5),
-        compute_dtype="float32",
-    )
-    shapes = structure_of(ours).shapes
-    with torch.no_grad():
-        mapped = hf_mapping.our_parameters(
-            ours, hf_mapping.T5, dict(model.named_parameters()), shapes
-        )
-    params = {name: jnp.asarray(tensor.detach().numpy()) for name, tensor in mapped.items()}
+    tokens = {"pad_token_id": PAD, "decoder_start_token_id": START, "eos_token_id": None}
+    fields = TINY["t5"] | tokens | {"vocab_size": 53}
+    theirs = hf_mapping.random_model("T5ForConditionalGeneration", fields)
+    theirs.save_pretrained(tmp_path)
+    ours = load(tmp_path, dtype=None, compute_dtype="float32")
     batch = sources(rows=16, vocab_size=53)
-    written = model.generate(
+    written = theirs.generate(
         torch.tensor(batch["inputs"]).long(),
         attention_mask=torch.tensor(batch["segments"]).long(),
         max_new_tokens=LENGTH,
@@ -179,7 +145,7 @@ def test_translations_are_those_of_transformers():
     end = written[0][5]  # a token that comes up, to end the texts
     expected = [row[: row.index(end)] if end in row else row for row in written]
     assert len({len(row) for row in expected}) > 2
-    assert translated(ours, params, batch, end=end) == expected
+    assert translated(ours.config, ours.parameters, batch, end=end) == expected
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -107,8 +108,7 @@ def test_an_average_of_everything_that_an_older_version_saved_is_continued(lora,
     step, found = restore_newest(tmp_path, program.state_shapes)
     assert step == 4
     assert set(found.ema) == set(program.trained) < set(state.params)
-    for name, value in found.ema.items():
-        np.testing.assert_array_equal(value, state.ema[name] + 1)
+    chex.assert_trees_all_equal(found.ema, {name: x + 1 for name, x in state.ema.items()})
     stored = parameter_names(array_shapes(tmp_path / "4"), averaged=True)
     wanted = {
         stored[name]: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=program.param_shardings[name])

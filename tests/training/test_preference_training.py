@@ -374,10 +374,8 @@ def test_the_loss_of_judged_answers_is_the_formula():
     assert values["divergence"] == pytest.approx(divergence, rel=1e-5)
     assert values["chosen_reward"] == pytest.approx(0.3 * ratios[good, 0].mean(), rel=1e-5)
     assert values["accuracy"] == pytest.approx((signed > 0).mean())
-    weights = loss.weights(module, batch)
-    assert weights.keys() == sums.keys()
-    for name, term in sums.items():
-        np.testing.assert_allclose(weights[name], term.weight)
+    weights = {name: term.weight for name, term in sums.items()}
+    chex.assert_trees_all_close(loss.weights(module, batch), weights, rtol=1e-7)
 
 
 # What is refused ----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -59,8 +60,7 @@ def test_its_parameters_are_those_that_load_reads(folder):
     saved, model = open_named(folder, "init_from"), load(folder)
     assert isinstance(saved, FolderCheckpoint)
     assert saved.shapes == {name: x.shape for name, x in model.parameters.items()}
-    for name, array in saved.read(saved.shapes).items():
-        np.testing.assert_array_equal(array, model.parameters[name])
+    chex.assert_trees_all_equal(saved.read(saved.shapes), dict(model.parameters))
 
 
 @pytest.mark.slow

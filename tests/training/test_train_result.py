@@ -5,6 +5,7 @@ import logging
 import subprocess
 import sys
 
+import chex
 import numpy as np
 import pytest
 from tiny_run import tiny_config, train_until
@@ -41,8 +42,8 @@ def test_a_run_returns_its_metrics_and_its_model(trained):
     assert trained.best_step == min(losses, key=losses.get)
     assert trained.best_metrics["loss"] == losses[trained.best_step]
     saved = dict(read_arrays(trained.folder / "checkpoints/6", ("params/",)))
-    for name, array in trained.model.parameters.items():
-        np.testing.assert_array_equal(np.asarray(array), saved[f"params/{name}"])
+    found = {f"params/{name}": array for name, array in trained.model.parameters.items()}
+    chex.assert_trees_all_equal(found, saved)
     assert trained.model is trained.model
     texts = jaxformer.generate(trained.model, {"input_ids": [[1, 2]]}, max_new_tokens=2)
     assert texts["sequences"].shape == (1, 4)
