@@ -169,11 +169,7 @@ def _real_tokens(model: Model, batch: Batch) -> jax.Array:
 
 
 def check_batch(config: ModelConfig, batch: Batch) -> None:
-    """Checks the names, the shapes and the dtypes of the arrays of a batch.
-
-    Args:
-        config: The model's configuration, with its heads.
-        batch: Arrays by name, batch-first; unused arrays are ignored.
+    """Checks the names, the shapes and the dtypes of the arrays that a model and its heads read.
 
     Raises:
         ArgumentError: An array is missing or has the wrong dtype; the message names it and its

@@ -41,16 +41,8 @@ class Answers(NamedTuple):
 def answers(
     model: Model, batch: Batch, options: LossOptions, key: jax.Array | None = None
 ) -> Answers:
-    """Computes the log-probabilities of both answers to each prompt.
-
-    Args:
-        model: A model with the head `HEAD`.
-        batch: Arrays `[B, 2, T]`, see `PreferenceData`.
-        options: How token losses are computed.
-        key: The dropout key; None in evaluation.
-
-    Returns:
-        The log-probabilities and the lengths.
+    """Computes the log-probabilities of both answers to each prompt of a batch, whose arrays are
+    `[B, 2, T]` (see `PreferenceData`), by a model with the head `HEAD`.
     """
     sequences = as_sequences(batch)
     outputs_key, _ = model.dropout_keys(key)

@@ -86,12 +86,7 @@ def with_references(
 
 
 class ReferencedPairs(ExampleSource):
-    """Pairs of answers with the reference's log-probabilities.
-
-    Args:
-        pairs: The pairs.
-        logps: float32 [pairs, 2], for the chosen and the rejected answers.
-    """
+    """Pairs of answers with the reference's log-probabilities, float32 [pairs, 2]."""
 
     def __init__(self, pairs: PairExamples, logps: np.ndarray):
         self._pairs, self._logps = pairs, logps

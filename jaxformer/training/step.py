@@ -162,9 +162,6 @@ class TrainProgram:
             rows: Number of rows of the batch.
             lengths: The lengths of a row, see `Config.batch_lengths`.
             options: Options of `jax.stages.Traced.lower`.
-
-        Returns:
-            The lowered step.
         """
         spec = self.loss.batch_spec(self.model, rows, lengths)
         batch = {name: x.update(sharding=self.batch_sharding) for name, x in spec.items()}

@@ -7,15 +7,8 @@ from jaxformer.models import CTC, ModelConfig
 
 
 def check_tokenizer(model: ModelConfig, tokenizer: Tokenizer | None) -> None:
-    """Checks that a model has a row of its embedding table, or a class of its CTC head, per token.
-
-    Args:
-        model: The model.
-        tokenizer: The loaded tokenizer; None: the data have none.
-
-    Raises:
-        ConfigError: A token has none, or the blank of a CTC head is not the padding; the message
-            says what to set.
+    """Raises ConfigError unless a model has a row of its embedding table, or a class of its CTC
+    head, per token, and the blank of a CTC head is the padding.
     """
     if tokenizer is None:
         return

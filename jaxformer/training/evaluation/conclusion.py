@@ -43,16 +43,11 @@ class Evaluation(NamedTuple):
 
 
 class EarlyStopping:
-    """Tracks the validation metric of a run.
+    """Tracks the validation metric of a run, and ends it after `patience` evaluations in a row
+    without improvement, if that is not None.
 
     The decision depends only on the evaluations, so an interrupted run stops at the same step as an
     uninterrupted one.
-
-    Args:
-        metric: The metric's name.
-        patience: Number of consecutive evaluations without improvement that end the run; None
-            disables it.
-        rows: The metrics recorded so far.
     """
 
     def __init__(self, metric: str, patience: int | None, rows: Iterable[Mapping[str, Any]] = ()):

@@ -19,11 +19,7 @@ Results = Sequence[tuple[GlueRun, Measured]]
 
 
 def score(metrics: Mapping[str, float]) -> float:
-    """Returns the score of a task: the mean of its metrics (F1 and accuracy, both sides of MNLI).
-
-    Args:
-        metrics: GLUE's metrics for the task.
-    """
+    """Returns a task's score: the mean of its metrics (F1 and accuracy, both sides of MNLI)."""
     return statistics.fmean(metrics.values())
 
 

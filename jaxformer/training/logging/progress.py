@@ -39,11 +39,7 @@ class Course:
 
 
 class Progress:
-    """Progress display; this base class shows nothing, for processes other than the first.
-
-    Args:
-        course: The steps of the whole run.
-    """
+    """Progress display; this base class shows nothing, for processes other than the first."""
 
     def __init__(self, course: Course):
         self.course = course
@@ -155,17 +151,8 @@ def describe(
     width: int = LINE_WIDTH,
     elapsed: float = 0.0,
 ) -> str:
-    """Formats one line of training metrics; less important parts are left out if space is short.
-
-    Args:
-        step: Number of updates done.
-        course: The steps of the whole run.
-        values: The metrics.
-        width: Maximum number of characters.
-        elapsed: Seconds since the start.
-
-    Returns:
-        The line.
+    """Formats the metrics after a step, and the seconds since the start, as a line of at most
+    `width` characters, without the less important parts if space is short.
     """
     terms = [name for name in ("soft_loss", "cosine_loss") if name in values]
     preferences = ["accuracy", "margin"] if "margin" in values else []

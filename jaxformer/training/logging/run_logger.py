@@ -283,9 +283,6 @@ class LogFolder:
     Args:
         folder: The run's folder.
         continues: Whether this process continues the existing logs, as the first process does.
-
-    Raises:
-        StorageError: The store cannot be reached.
     """
 
     def __init__(self, folder: AnyPath, continues: bool):

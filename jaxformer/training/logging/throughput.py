@@ -200,11 +200,8 @@ def _rates(steps: Sequence[Workload], elapsed: float, waited: float) -> dict[str
 
 
 class StepProfiler:
-    """Traces the steps of a window into ``folder/profile``; does nothing without a window.
-
-    Args:
-        window: First and last step, counted from 1, or None.
-        folder: The run's folder.
+    """Traces the steps of a window into ``folder/profile``: the first and the last one, counted
+    from 1; does nothing without a window.
     """
 
     def __init__(self, window: tuple[int, int] | None, folder: Path):

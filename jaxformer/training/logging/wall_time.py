@@ -61,14 +61,11 @@ class TimeRow(NamedTuple):
 
 
 class Clock:
-    """Adds up what this process has spent on each of the `PARTS`, and, within it, on compilation.
-
-    Args:
-        began: When the process began, in seconds since 1970.
-    """
+    """Adds up what this process has spent on each of the `PARTS`, and on compilation within it."""
 
     def __init__(self, began: float):
         self.began = began
+        """When the process began, in seconds since 1970."""
         self.seconds = dict.fromkeys(PARTS, 0.0)
         self.elapsed = 0.0
         """When the last lap ended, in seconds since the process began."""
@@ -98,13 +95,7 @@ class Clock:
 
 
 class WallTime:
-    """Records how this process spends its time.
-
-    Args:
-        folder: The run's folder.
-        clock: What the process has spent until now.
-        step: The step that training starts from.
-    """
+    """Records how this process spends its time, from the step that training starts from."""
 
     def __init__(self, folder: Path, clock: Clock, step: int):
         path = folder / WALL_TIME_FILE

@@ -12,11 +12,7 @@ from jaxformer.pretrained.model import Pretrained
 
 
 def with_sound_form(config: Config, origin: Checkpoint) -> Config:
-    """Returns the experiment with labelled sounds read as its checkpoint reads them.
-
-    Raises:
-        ConfigError: The checkpoint is not an encoder of sounds, or its settings are invalid.
-    """
+    """Returns the experiment with labelled sounds read as its checkpoint reads them."""
     form = _form_of(origin.model, origin)
     if form is None:
         raise ConfigError(
@@ -28,11 +24,7 @@ def with_sound_form(config: Config, origin: Checkpoint) -> Config:
 
 
 def with_transcripts(config: Config, origin: Checkpoint) -> Config:
-    """Returns the experiment with the spectrograms of its checkpoint, and the prefix of texts.
-
-    Raises:
-        ConfigError: The checkpoint is not a Whisper, or has no such language or task.
-    """
+    """Returns the experiment with the spectrograms of its checkpoint, and the prefix of texts."""
     data, model = config.data, origin.model
     encoder = model.parts.get("encoder")
     if not isinstance(encoder, SpectrogramConfig):
