@@ -70,44 +70,36 @@ def assert_layers(model, parameters, name, layers):
             np.testing.assert_array_equal(parameters[key], value, err_msg=key)
 
 
-@pytest.mark.parametrize("name", ["plain", "encoder", "encoder-decoder"])
-@pytest.mark.parametrize("layers", [(0, 2, 4), (5, 0, 0), (3,), (0, 1, 2, 3, 4, 5)])
-@pytest.mark.quick("layers0-plain", "layers1-encoder-decoder")
-def test_layers_come_in_the_order_that_is_named(saved, name, layers):
-    changes = {"num_layers": len(layers)}
-    if name == "encoder-decoder":
-        changes["num_decoder_layers"] = len(layers)
-    model = DEEP[name].with_fields(**changes)
+CHOICES = [
+    *(
+        (name, {}, layers)
+        for name in ("plain", "encoder", "encoder-decoder")
+        for layers in ((0, 2, 4), (5, 0, 0), (3,), (0, 1, 2, 3, 4, 5))
+    ),
+    # A layer becomes one of its own kind.
+    ("windowed", {"windows": (3, None)}, (0, 1)),
+    ("windowed", {"windows": (3, None)}, (4, 1, 0, 5)),
+    ("windowed", {"windows": (None,)}, (1, 3)),
+    ("windowed", {"windows": (3,)}, (4, 0, 2)),
+    ("windowed", {"windows": (None, 3)}, (5, 0)),
+    ("windowed", {"windows": (3, None, None)}, (2, 1, 5)),
+    # Layers that share their parameters may be taken apart.
+    ("shared", {"layer_repeats": 1}, (0, 0, 1, 1)),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "layers"), CHOICES, ids=[f"{row[0]} {row[2]}" for row in CHOICES]
+)
+@pytest.mark.quick("plain (0, 2, 4)", "encoder-decoder (5, 0, 0)", "windowed *", "shared *")
+def test_layers_come_in_the_order_that_is_named(saved, name, changes, layers):
+    sides = ("num_layers", "num_decoder_layers") if name == "encoder-decoder" else ("num_layers",)
+    model = DEEP[name].with_fields(**dict.fromkeys(sides, len(layers)), **changes)
     parameters, report = taken(saved, name, model, layers)
     assert_layers(model, parameters, name, layers)
     assert not report.new
     assert not report.left
     assert f"layers taken there: {', '.join(map(str, layers))}" in report.report
-
-
-@pytest.mark.parametrize(
-    ("windows", "layers"),
-    [
-        ((3, None), (0, 1)),
-        ((3, None), (4, 1, 0, 5)),
-        ((None,), (1, 3)),
-        ((3,), (4, 0, 2)),
-        ((None, 3), (5, 0)),
-        ((3, None, None), (2, 1, 5)),
-    ],
-)
-def test_a_layer_becomes_one_of_its_own_kind(saved, windows, layers):
-    model = replace(DEEP["windowed"], num_layers=len(layers), windows=windows)
-    parameters, report = taken(saved, "windowed", model, layers)
-    assert_layers(model, parameters, "windowed", layers)
-    assert not report.new
-    assert not report.left
-
-
-def test_layers_that_are_shared_may_be_taken_apart(saved):
-    model = replace(DEEP["shared"], num_layers=4, layer_repeats=1)
-    parameters, _ = taken(saved, "shared", model, (0, 0, 1, 1))
-    assert_layers(model, parameters, "shared", (0, 0, 1, 1))
 
 
 def test_on_a_mesh_with_another_head_and_factors(saved):
