@@ -22,9 +22,19 @@ from jaxformer.training.transfer.layer_choice import Shapes, Sources, chosen_lay
 _log = logging.getLogger(__name__)
 # Fields in which two models may differ and still use the same parameters.
 _MAY_DIFFER = {
-    *("heads", "dropout", "self_attention.dropout", "compute_dtype", "attention", "remat"),
-    *("scan_layers", "init_std", "depth_scaled_init", "interpolate_positions"),
-    *("logit_bias", "logit_scale", "max_logit_scale"),
+    "attention",
+    "compute_dtype",
+    "depth_scaled_init",
+    "dropout",
+    "heads",
+    "init_std",
+    "interpolate_positions",
+    "logit_bias",
+    "logit_scale",
+    "max_logit_scale",
+    "remat",
+    "scan_layers",
+    "self_attention.dropout",
 }
 
 
@@ -171,7 +181,7 @@ def _differences(there: ModelConfig, here: ModelConfig) -> tuple[str, ...]:
     return tuple(
         f"model.{name} is {old!r} there, {new!r} here"
         for name, (old, new) in diff(there, here).items()
-        if not {own := without_part_prefix(name), own.split(".")[0]} & _MAY_DIFFER
+        if _MAY_DIFFER.isdisjoint((own := without_part_prefix(name), own.split(".")[0]))
     )
 
 
