@@ -55,23 +55,12 @@ class Architecture:
 
     columns: list[Column]
     parameters: int
-    """The number of parameters."""
     summary: str
     """The sizes, in one line."""
 
 
 def describe(config: ModelConfig) -> Architecture:
-    """Describes the architecture of a model without allocating it.
-
-    Args:
-        config: The configuration of any family.
-
-    Returns:
-        Its graph.
-
-    Raises:
-        ConfigError: The residual arrangement cannot be drawn.
-    """
+    """Describes the architecture of a model of any family without allocating it."""
     model, names = _abstract(config)
     if not config.parts:
         columns = _columns(model, names[""], config)
@@ -104,8 +93,8 @@ def _columns(
 ) -> list[Column]:
     """Builds the columns of a model that is not composed of others.
 
-    `whole` is the model whose outputs the heads read; None means the same model. `letter` stands
-    for the length of its rows.
+    `whole` is the model whose outputs the heads read, if it is another one. `letter` stands for the
+    length of the rows.
     """
     parts = {name: getattr(model, name) for name in names if _is_part(getattr(model, name))}
     stacks = [name for name, part in parts.items() if isinstance(part, Transformer)]

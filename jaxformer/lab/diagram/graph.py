@@ -1,5 +1,6 @@
 """An architecture as a graph of boxes and sums, including residual arrangements."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -33,7 +34,6 @@ class Node:
     """
 
     def __init__(self, box: Box, inputs: Sequence["Node"] = ()):
-        """Makes the node of a box that reads `inputs`."""
         self.box, self.inputs = box, list(inputs)
 
     def __add__(self, other: Any) -> "Node":
@@ -45,7 +45,6 @@ class Node:
     __radd__ = __add__
 
     def __mul__(self, factor: Any) -> "Node":
-        """The product with a number."""
         if isinstance(factor, int | float):
             return Node(Box("other", f"x {factor:g}"), (self,))
         return NotImplemented
@@ -53,7 +52,6 @@ class Node:
     __rmul__ = __mul__
 
     def __truediv__(self, divisor: Any) -> "Node":
-        """The quotient by a number."""
         return self * (1 / divisor) if isinstance(divisor, int | float) else NotImplemented
 
 
@@ -79,16 +77,16 @@ def arrange(
 
 def walk(*ends: Node) -> Iterator[Node]:
     """Yields the ancestors of some nodes, each once, in topological order."""
-    seen: set[int] = set()
-    stack: list[tuple[Node, bool]] = [(end, False) for end in reversed(ends)]
-    while stack:
-        node, done = stack.pop()
-        if done:
-            yield node
-        elif id(node) not in seen:
-            seen.add(id(node))
-            stack.append((node, True))
-            stack += [(source, False) for source in reversed(node.inputs)]
+    seen: set[Node] = set()
+
+    def visit(nodes: Sequence[Node]) -> Iterator[Node]:
+        for node in nodes:
+            if node not in seen:
+                seen.add(node)
+                yield from visit(node.inputs)
+                yield node
+
+    yield from visit(ends)
 
 
 def levels(*ends: Node) -> dict[Node, int]:
@@ -101,12 +99,9 @@ def levels(*ends: Node) -> dict[Node, int]:
 
 def _merge_sums(nodes: Sequence[Node]) -> None:
     """Merges `x + (a + b)` into one sum of three if the inner sum has no other reader."""
-    readers: dict[int, int] = {}
-    for node in nodes:
-        for source in node.inputs:
-            readers[id(source)] = readers.get(id(source), 0) + 1
+    readers = Counter(source for node in nodes for source in node.inputs)
     for node in nodes:
         if node.box.kind == "sum":
-            inner = [s.box.kind == "sum" and readers[id(s)] == 1 for s in node.inputs]
+            inner = [s.box.kind == "sum" and readers[s] == 1 for s in node.inputs]
             pairs = zip(node.inputs, inner, strict=True)
             node.inputs = [each for s, merge in pairs for each in (s.inputs if merge else [s])]

@@ -1,12 +1,14 @@
 """Draws an architecture: columns of boxes from the inputs at the bottom to the heads on top."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import pairwise
 from textwrap import wrap
 from typing import Any
 
 from jaxformer.extras import optional_module
 from jaxformer.lab.diagram.architecture import Architecture, Column
 from jaxformer.lab.diagram.graph import Node, levels
+from jaxformer.lab.drawing import new_figure
 
 # Inches.
 _WIDTH, _PITCH, _GAP, _LANE = 2.7, 2.95, 0.36, 0.2
@@ -36,12 +38,10 @@ class _Place:
 
     @property
     def top(self) -> float:
-        """The upper edge."""
         return self.y + self.height
 
     @property
     def bottom(self) -> float:
-        """The lower edge."""
         return self.y - self.height
 
 
@@ -54,8 +54,9 @@ class _Layout:
     """Edges past other nodes: from, to, and the x of their vertical part."""
     frame: tuple[float, float, float, float]
     """Left, bottom, right and top of the block."""
-    right: float = field(default=0.0)
-    top: float = field(default=0.0)
+    left: float
+    right: float
+    top: float
 
 
 def draw(architecture: Architecture, title: str) -> Any:
@@ -64,15 +65,13 @@ def draw(architecture: Architecture, title: str) -> Any:
     lefts, x = [], 0.3
     for layout in layouts:
         lefts.append(x)
-        x += 0.75 - min(place.x - place.width for place in layout.places.values()) + layout.right
+        x += 0.75 - layout.left + layout.right
     width = max(x + 0.2, 4.6)
     height = max(layout.top for layout in layouts)
     notes = _notes(architecture, width)
     bottom = 0.25 + 0.18 * len(notes)
     size = (width, bottom + height + 0.85)
-    agg = optional_module("matplotlib.backends.backend_agg", "drawing")
-    figure = optional_module("matplotlib.figure", "drawing").Figure(figsize=size, dpi=150)
-    agg.FigureCanvasAgg(figure)
+    figure = new_figure(size)
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, size[0]), ylim=(0, size[1]))
     axes.set_axis_off()
     axes.text(0.3, size[1] - 0.3, title, fontsize=13, fontweight="bold", va="center")
@@ -81,14 +80,10 @@ def draw(architecture: Architecture, title: str) -> Any:
     for row, note in enumerate(reversed(notes)):
         axes.text(0.3, 0.2 + 0.18 * row, note, fontsize=8, color="#444444", va="center")
     for column, layout, left in zip(architecture.columns, layouts, lefts, strict=True):
-        centre = left + 0.75 - min(place.x - place.width for place in layout.places.values())
-        _move(layout, centre, bottom)
+        _move(layout, left + 0.75 - layout.left, bottom)
         _draw_column(axes, column, layout)
-    for (before, below), (column, layout) in zip(
-        zip(architecture.columns, layouts, strict=True),
-        list(zip(architecture.columns, layouts, strict=True))[1:],
-        strict=False,
-    ):
+    drawn = zip(architecture.columns, layouts, strict=True)
+    for (before, below), (column, layout) in pairwise(drawn):
         _draw_cross(axes, below.places[before.output], below.right, column, layout)
     return figure
 
@@ -119,8 +114,9 @@ def _layout(column: Column) -> _Layout:
         edge + 0.15,
         max(place.top for place in box) + 0.2,
     )
+    left = min(place.x - place.width for place in places.values())
     right = max(edge + 0.15, *(place.x + place.width for place in places.values()))
-    return _Layout(places, lanes, frame, right, y)
+    return _Layout(places, lanes, frame, left, right, y)
 
 
 def _size(node: Node) -> tuple[float, float]:
@@ -175,7 +171,7 @@ def _move(layout: _Layout, x: float, y: float) -> None:
     layout.lanes = [(source, node, lane + x) for source, node, lane in layout.lanes]
     left, bottom, right, top = layout.frame
     layout.frame = left + x, bottom + y, right + x, top + y
-    layout.right += x
+    layout.left, layout.right = layout.left + x, layout.right + x
 
 
 def _draw_column(axes: Any, column: Column, layout: _Layout) -> None:
