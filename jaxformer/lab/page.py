@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from jaxformer.checks import check_argument
 from jaxformer.errors import ArgumentError
 from jaxformer.io.files import read_bytes, replacing
 
-_MEDIA_TYPES = {"png": "image/png", "svg": "image/svg+xml"}
 _STYLE = """\
 :root { color-scheme: light dark; --text: #1f2328; --back: #fff; --quiet: #59636e; --line: #d1d9e0;
   --shade: #f6f8fa; --link: #0550ae; }
@@ -74,26 +73,17 @@ class Page:
         content = "\n".join([title, *lines])
         self.html(f'<div class="scroll"><table>{content}\n</table></div>')
 
-    def figure(
-        self,
-        figure: Any,
-        caption: str,
-        alt: str | None = None,
-        media: Literal["png", "svg"] = "png",
-    ) -> None:
-        """Adds a picture."""
+    def figure(self, figure: Any, caption: str, alt: str | None = None) -> None:
+        """Adds a matplotlib figure, or a PNG file."""
         if isinstance(figure, str | Path):
-            media = Path(figure).suffix.lower().removeprefix(".")
-            check_argument("figure", str(figure), media in _MEDIA_TYPES, "a .png or .svg file")
             data = read_bytes(figure)
         else:
             buffer = io.BytesIO()
-            figure.savefig(buffer, format=media, bbox_inches="tight")
+            figure.savefig(buffer, format="png", bbox_inches="tight")
             data = buffer.getvalue()
-        content = base64.b64encode(data).decode()
         words = escape(caption if alt is None else alt, quote=True)
         self.html(
-            f'<figure><img alt="{words}" src="data:{_MEDIA_TYPES[media]};base64,{content}">'
+            f'<figure><img alt="{words}" src="{png_source(data)}">'
             f"<figcaption>{escape(caption)}</figcaption></figure>"
         )
 
@@ -121,6 +111,11 @@ class Page:
             f"<title>{title}</title>\n<style>\n{_STYLE}</style>\n</head>\n<body>\n"
             f"<h1>{title}</h1>\n{contents}{body}\n</body>\n</html>\n"
         )
+
+
+def png_source(data: bytes) -> str:
+    """Returns the bytes of a PNG file as the `src` of an image."""
+    return f"data:image/png;base64,{base64.b64encode(data).decode()}"
 
 
 def shown(value: object) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxformer.lab.attention.maps import AttentionMaps, PatchGrid
 from jaxformer.lab.attention.script import MARKUP, SCRIPT, STYLE
-from jaxformer.lab.page import Page
+from jaxformer.lab.page import Page, png_source
 
 _LEVELS = 65535
 """Weights are stored as 16-bit integers; this value stands for 1."""
@@ -58,10 +58,9 @@ def _image(grid: PatchGrid) -> dict[str, Any]:
 
     buffer = io.BytesIO()
     imsave(buffer, np.clip(grid.rgb, 0, 1), format="png")
-    source = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
     height, width = grid.pixels.shape[:2]
     return {
-        "source": source,
+        "source": png_source(buffer.getvalue()),
         "height": height,
         "width": width,
         "rows": grid.rows,
