@@ -1,7 +1,7 @@
 """The graph of a model: inputs, one block of each stack, outputs and heads, with their shapes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -37,15 +37,15 @@ class Column:
     """The final nodes: the stack's output, or the heads."""
     output: Node
     """The output that the next column reads."""
-    block: set[Node] = field(default_factory=set)
+    block: set[Node]
     """The nodes of the repeated block."""
-    repeats: str = ""
+    repeats: str
     """The number of repetitions: "12 x"."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
     """Notes about details that are not drawn: shared tables, layers that differ."""
-    cross: list[Node] = field(default_factory=list)
+    cross: list[Node]
     """The nodes that read the outputs of the previous column."""
-    shapes: dict[Node, str] = field(default_factory=dict)
+    shapes: dict[Node, str]
     """The output shapes of some nodes: "[B, T, 768]"."""
 
 
