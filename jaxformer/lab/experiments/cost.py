@@ -47,7 +47,6 @@ class Cost(NamedTuple):
     """The cost of a layer at each length."""
 
     mixer: Mixer
-    """The layer."""
     seconds: np.ndarray
     """float64 `[lengths]`: the fastest time of a pass."""
     num_bytes: np.ndarray
@@ -106,12 +105,13 @@ def cost_report(config: CostConfig) -> Report:
     header = ["layer", "work", "sequential", "path"]
     header += [f"ms, n = {n}" for n in lengths] + ["time ~ n^a, a ="]
     header += [f"MB, n = {n}" for n in lengths] + ["memory ~ n^b, b ="]
+    growth = [cost.exponents(lengths) for cost in costs]
     rows = []
-    for cost in costs:
-        growth = [round(value, 2) for value in cost.exponents(lengths)]
-        times = (1e3 * cost.seconds).tolist()
-        sizes = (cost.num_bytes / 1e6).tolist()
-        rows.append([*_row_title(cost.mixer), *times, growth[0], *sizes, growth[1]])
+    for cost, exponents in zip(costs, growth, strict=True):
+        mixer = cost.mixer
+        times = [*(1e3 * cost.seconds).tolist(), round(exponents[0], 2)]
+        sizes = [*(cost.num_bytes / 1e6).tolist(), round(exponents[1], 2)]
+        rows.append([mixer.name, mixer.work, mixer.steps, mixer.path, *times, *sizes])
     reference, blockwise = costs[:2]
     saved = reference.num_bytes[-1] / max(blockwise.num_bytes[-1], 1)
     return Report(
@@ -124,21 +124,15 @@ def cost_report(config: CostConfig) -> Report:
         ),
         finding=(
             f"From n = {lengths[-2]} to {lengths[-1]} the time of attention grows as "
-            f"n^{reference.exponents(lengths)[0]:.1f} and its memory as "
-            f"n^{reference.exponents(lengths)[1]:.1f}; blockwise, memory grows as "
-            f"n^{blockwise.exponents(lengths)[1]:.1f} and is {saved:.1f} times smaller at "
-            f"n = {lengths[-1]}. The GRU and the convolution grow as "
-            f"n^{costs[2].exponents(lengths)[0]:.1f} and n^{costs[3].exponents(lengths)[0]:.1f} in "
+            f"n^{growth[0][0]:.1f} and its memory as n^{growth[0][1]:.1f}; blockwise, memory grows "
+            f"as n^{growth[1][1]:.1f} and is {saved:.1f} times smaller at n = {lengths[-1]}. The "
+            f"GRU and the convolution grow as n^{growth[2][0]:.1f} and n^{growth[3][0]:.1f} in "
             "time; the GRU takes n steps one after another."
         ),
         header=header,
         rows=rows,
         figure=_draw(costs, config, what),
     )
-
-
-def _row_title(mixer: Mixer) -> tuple[str, str, str, str]:
-    return mixer.name, mixer.work, mixer.steps, mixer.path
 
 
 def _draw(costs: Sequence[Cost], config: CostConfig, what: str):

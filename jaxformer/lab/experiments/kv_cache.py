@@ -47,9 +47,8 @@ def cache_sizes(config: DecoderConfig, lengths: Sequence[int], storage: Storage)
 
 
 def next_token_flops(config: DecoderConfig, length: int) -> tuple[float, float]:
-    """Counts the FLOPs of the last token of a row, with and without a cache.
-
-    with: products + attention(n),  without: n (products + mean attention)
+    """Counts the FLOPs of the last token of a row: products + attention(n) with a cache, and
+    n (products + mean attention) without.
     """
     flops = config.flops({"inputs": length})
     return flops.products + flops.attention, length * (flops.products + flops.causal_attention)

@@ -23,21 +23,11 @@ class MaskedWeights(NamedTuple):
 
 
 def mask_before_softmax(scores: jax.Array, allowed: jax.Array) -> jax.Array:
-    r"""Computes attention weights with minus infinity added to the scores of masked keys.
+    r"""Computes attention weights float32 `[T, S]` with -inf added to the scores of masked keys.
 
     .. math:: p_{ts} = m_{ts} e^{a_{ts}} / \sum_j m_{tj} e^{a_{tj}}
 
     A query that may not attend to any key gets zeros.
-
-    Args:
-        scores: `[T, S]`.
-        allowed: bool `[T, S]`, True = attend.
-
-    Returns:
-        Weights float32 `[T, S]`.
-
-    Raises:
-        AssertionError: The arrays have shapes that do not fit together, or the wrong dtype.
     """
     _check(scores, allowed)
     return jax.nn.softmax(scores.astype(jnp.float32), axis=-1, where=allowed)
@@ -50,34 +40,16 @@ def mask_after_softmax(scores: jax.Array, allowed: jax.Array) -> jax.Array:
 
     Rows no longer sum to 1, and the denominator still depends on hidden keys: a causal model
     trained with it sees the future.
-
-    Args:
-        scores: `[T, S]`.
-        allowed: bool `[T, S]`, True = attend.
-
-    Returns:
-        Weights float32 `[T, S]`.
-
-    Raises:
-        AssertionError: The arrays have shapes that do not fit together, or the wrong dtype.
     """
     _check(scores, allowed)
     return jax.nn.softmax(scores.astype(jnp.float32), axis=-1) * allowed
 
 
 def masked_weights(weights_of, scores: jax.Array, allowed: jax.Array) -> MaskedWeights:
-    r"""Measures a way to apply a mask.
+    r"""Measures a way to apply a mask; the leak is exactly 0 where hidden keys have no effect.
 
     .. math:: \mathrm{leak}_t = \sum_{s\ \mathrm{allowed}} \sum_{j\ \mathrm{hidden}}
               |\partial p_{ts} / \partial a_{tj}|
-
-    Args:
-        weights_of: `mask_before_softmax` or `mask_after_softmax`.
-        scores: `[T, S]`.
-        allowed: bool `[T, S]`.
-
-    Returns:
-        The weights, their sums, and the leak, which is exactly 0 where hidden keys have no effect.
     """
 
     def row(scores_S: jax.Array, allowed_S: jax.Array) -> jax.Array:
@@ -142,7 +114,6 @@ def _draw(before: MaskedWeights, after: MaskedWeights):
 
 
 def _check(scores: jax.Array, allowed: jax.Array) -> None:
-    sizes = assert_axes(scores=(scores, "T S"))
-    assert_axes(sizes, allowed=(allowed, "T S"))
+    assert_axes(scores=(scores, "T S"), allowed=(allowed, "T S"))
     assert_floating(scores=scores)
     assert_bool(allowed=allowed)

@@ -34,15 +34,8 @@ def gru(parameters: Parameters, x_BTD: jax.Array) -> jax.Array:
     .. math:: r = \sigma(W_r x + U_r h), \quad z = \sigma(W_z x + U_z h), \quad
               n = \tanh(W_n x + r \odot (U_n h)), \quad h' = (1 - z) \odot n + z \odot h
 
-    Args:
-        parameters: "input" and "hidden" `[D, 3 D]`, in the order r, z, n.
-        x_BTD: `[B, T, D]`.
-
-    Returns:
-        The states h, `[B, T, D]`; the first one follows a state of zeros.
-
-    References:
-        Cho et al., 2014, https://arxiv.org/abs/1406.1078
+    The parameters are "input" and "hidden" `[D, 3 D]`, in the order r, z, n; the first state
+    follows one of zeros (Cho et al., 2014, https://arxiv.org/abs/1406.1078).
     """
     gates_TBE = jnp.moveaxis(x_BTD @ parameters["input"], 1, 0)
 
@@ -59,19 +52,11 @@ def gru(parameters: Parameters, x_BTD: jax.Array) -> jax.Array:
 
 
 def causal_convolution(parameters: Parameters, x_BTD: jax.Array) -> jax.Array:
-    r"""A convolution over the k latest tokens.
+    r"""A convolution over the k latest tokens with a "kernel" `[k, D, D']`.
 
     .. math:: y_t = \sum_{i=0}^{k-1} x_{t-k+1+i} W_i, \qquad x_t = 0 \ \text{for}\ t < 0
 
-    Args:
-        parameters: "kernel" `[k, D, D']`.
-        x_BTD: `[B, T, D]`.
-
-    Returns:
-        `[B, T, D']`.
-
-    References:
-        Gehring et al., 2017, https://arxiv.org/abs/1705.03122
+    Gehring et al., 2017, https://arxiv.org/abs/1705.03122.
     """
     kernel = parameters["kernel"]
     return jax.lax.conv_general_dilated(
@@ -86,17 +71,7 @@ def causal_convolution(parameters: Parameters, x_BTD: jax.Array) -> jax.Array:
 def self_attention(
     parameters: Parameters, x_BTD: jax.Array, *, num_heads: int, implementation: str
 ) -> jax.Array:
-    """Causal self-attention with its four projections.
-
-    Args:
-        parameters: "query", "key", "value" and "output" `[D, D]`.
-        x_BTD: `[B, T, D]`.
-        num_heads: Heads (N), a divisor of D.
-        implementation: "reference" or "blockwise".
-
-    Returns:
-        `[B, T, D]`.
-    """
+    """Causal self-attention with its "query", "key", "value" and "output" projections `[D, D]`."""
     batch, length, width = x_BTD.shape
     heads = batch, length, num_heads, width // num_heads
     query, key, value = (
@@ -117,18 +92,12 @@ def mixers(num_heads: int, kernel_size: int) -> tuple[Mixer, ...]:
         return _normal(key, width * kernel_size, kernel=(kernel_size, width, width))
 
     square = ("n^2 d + n d^2", "O(1)", "O(1)")
+    narrow = ("k n d^2", "O(1)", "O(n/k)")
     return (
         Mixer("attention, reference", _projections, attend("reference"), *square),
         Mixer("attention, blockwise", _projections, attend("blockwise"), *square),
         Mixer("GRU", _gates, gru, "n d^2", "O(n)", "O(n)"),
-        Mixer(
-            f"convolution, k = {kernel_size}",
-            convolution,
-            causal_convolution,
-            "k n d^2",
-            "O(1)",
-            "O(n/k)",
-        ),
+        Mixer(f"convolution, k = {kernel_size}", convolution, causal_convolution, *narrow),
     )
 
 

@@ -66,7 +66,6 @@ class Recall(NamedTuple):
     """The results of a model with one kind of layer."""
 
     mixer: Mixer
-    """The layer."""
     accuracy: np.ndarray
     """float64 `[distances]`: the fraction of correct predictions once a row repeats."""
     curve: np.ndarray
@@ -80,18 +79,10 @@ class Recall(NamedTuple):
 def repeating_rows(
     rng: np.random.Generator, rows: int, length: int, vocab_size: int, distances: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws rows that repeat a random sequence of distinct symbols.
+    """Draws rows that repeat a random sequence of distinct symbols, after one of the distances.
 
-    Args:
-        rng: The random number generator.
-        rows: Number of rows.
-        length: Number of inputs per row (T).
-        vocab_size: Number of symbols.
-        distances: The possible periods of a row.
-
-    Returns:
-        Tokens int32 `[rows, T + 1]`, and weights float32 `[rows, T]`, which are 1 where the next
-        token is determined by earlier ones.
+    Returns tokens int32 `[rows, T + 1]`, and weights float32 `[rows, T]`, which are 1 where earlier
+    tokens determine the next one.
     """
     tokens = np.empty((rows, length + 1), np.int32)
     weights = np.zeros((rows, length), np.float32)
@@ -219,12 +210,8 @@ def _loss(mixer: Mixer, parameters: dict, tokens: jax.Array, weights: jax.Array)
 def _draw(found: Sequence[Recall], config: RecallConfig, reach: int):
     title = f"Rows that repeat: {config.num_layers} layers, d = {config.width}"
     figure, ((left, right),) = canvas(title, (11, 4.2), 1, 2)
-    frame(
-        left,
-        "Recall",
-        "distance to the last occurrence (tokens)",
-        "fraction of correct predictions",
-    )
+    x, y = "distance to the last occurrence (tokens)", "fraction of correct predictions"
+    frame(left, "Recall", x, y)
     frame(right, "Training", "step", "loss (nats per token)")
     for colour, each in zip(COLOURS, found, strict=False):
         label = each.mixer.name.removesuffix(", reference")
@@ -232,9 +219,8 @@ def _draw(found: Sequence[Recall], config: RecallConfig, reach: int):
         width = max(1, len(each.curve) // 50)
         smooth = np.convolve(each.curve, np.ones(width) / width, "valid")
         right.plot(np.arange(len(smooth)) + width, smooth, color=colour, label=label)
-    left.axvline(
-        reach, color="#777777", linestyle=":", label=f"{reach}: receptive field of the convolutions"
-    )
+    label = f"{reach}: receptive field of the convolutions"
+    left.axvline(reach, color="#777777", linestyle=":", label=label)
     left.set_ylim(0, 1.03)
     left.set_xticks(config.distances)
     right.set_ylim(bottom=0)
