@@ -413,8 +413,8 @@ FAULTS = (
     Fault(
         "lab/alibi: the reach of a head is its slope",
         "lab/positions/biases.py",
-        '"distance at which weights fall by e", f"head {head}", 1 / slope)',
-        '"distance at which weights fall by e", f"head {head}", slope)',
+        'Number("alibi", reach, f"head {head}", 1 / slope)',
+        'Number("alibi", reach, f"head {head}", slope)',
         ("lab/positions/test_position_numbers.py::test_biases",),
     ),
     Fault(

@@ -18,21 +18,17 @@ def alibi_section(config: PositionsConfig) -> Section:
     bias = np.array(alibi_bias(slopes, positions, positions)[0])
     bias[:, np.triu(np.ones(bias.shape[1:], bool), 1)] = np.nan
     shown = sorted({0, config.num_heads // 2, config.num_heads - 1})
-    figure, axes = canvas(
-        f"ALiBi: slopes of {config.num_heads} heads, and penalties of some (blank: later keys)",
-        (11, 3.4),
-        1,
-        1 + len(shown),
-    )
-    axes[0, 0].bar(np.arange(config.num_heads), slopes, color=COLOURS[0])
-    axes[0, 0].set_yscale("log", base=2)
-    axes[0, 0].locator_params(axis="x", integer=True)
-    frame(axes[0, 0], "Slopes", "head", "slope")
-    for axis, head in zip(axes[0, 1:], shown, strict=True):
+    title = f"ALiBi: slopes of {config.num_heads} heads, and penalties of some (blank: later keys)"
+    figure, ((bars, *maps),) = canvas(title, (11, 3.4), 1, 1 + len(shown))
+    bars.bar(np.arange(config.num_heads), slopes, color=COLOURS[0])
+    bars.set_yscale("log", base=2)
+    bars.locator_params(axis="x", integer=True)
+    frame(bars, "Slopes", "head", "slope")
+    for axis, head in zip(maps, shown, strict=True):
         title = f"Head {head}: slope {float(slopes[head]):.4g}"
         last = "added to the score" if head == shown[-1] else ""
         heat_map(axis, bias[head], title, "key position", "", bar=last, cmap="magma")
-    axes[0, 1].set_ylabel("query position")
+    maps[0].set_ylabel("query position")
     caption = (
         "Each head subtracts its slope times the distance: mind the scales. Steep heads see a few "
         "tokens, flat ones far."
@@ -42,14 +38,10 @@ def alibi_section(config: PositionsConfig) -> Section:
         "slopes are a geometric sequence from 2^(-8/N) to 2^-8 and are not learned. Beyond the "
         "training length, only the penalties get larger.",
     )
-    numbers = [
-        Number("alibi", "slope", f"head {head} of {config.num_heads}", slope)
-        for head, slope in enumerate(slopes.tolist())
-    ]
-    numbers += [
-        Number("alibi", "distance at which weights fall by e", f"head {head}", 1 / slope)
-        for head, slope in enumerate(slopes.tolist())
-    ]
+    heads = list(enumerate(slopes.tolist()))
+    numbers = [Number("alibi", "slope", f"head {n} of {config.num_heads}", s) for n, s in heads]
+    reach = "distance at which weights fall by e"
+    numbers += [Number("alibi", reach, f"head {head}", 1 / slope) for head, slope in heads]
     return Section("ALiBi", text, [Picture("alibi", figure, caption)], numbers)
 
 
@@ -62,35 +54,26 @@ def t5_section(config: PositionsConfig) -> Section:
     starts = " and ".join(
         f"{number.value} ({number.setting})" for number in numbers if number.quantity == _LAST
     )
-    figure, axes = canvas(
-        f"T5: {config.num_buckets} buckets of distances; the last starts at {starts}",
-        (10, 6.6),
-        2,
-        2,
-    )
+    title = f"T5: {config.num_buckets} buckets of distances; the last starts at {starts}"
+    figure, (maps, (curves, example)) = canvas(title, (10, 6.6), 2, 2)
     kinds = {"encoder (both directions)": True, "decoder (earlier keys)": False}
     options = {"cmap": "viridis", "vmin": 0, "vmax": config.num_buckets - 1}
-    for axis, (name, both) in zip(axes[0], kinds.items(), strict=True):
+    for axis, (name, both) in zip(maps, kinds.items(), strict=True):
         bucket = t5_bucket(relative, bidirectional=both, **sizes)
         image = heat_map(axis, bucket, name, "key position", "query position", **options)
-    figure.colorbar(image, ax=axes[0, :], label="bucket")
+    figure.colorbar(image, ax=maps, label="bucket")
     reach = np.arange(-2 * config.max_distance, 2 * config.max_distance + 1)
     for colour, (name, both) in zip(COLOURS, kinds.items(), strict=False):
         bucket = t5_bucket(jnp.asarray(reach), bidirectional=both, **sizes)
-        axes[1, 0].plot(reach, bucket, color=colour, label=name, linewidth=1.2)
-    frame(axes[1, 0], "Bucket of a distance", "key position - query position", "bucket")
-    axes[1, 0].legend(fontsize=8)
+        curves.plot(reach, bucket, color=colour, label=name, linewidth=1.2)
+    frame(curves, "Bucket of a distance", "key position - query position", "bucket")
+    curves.legend(fontsize=8)
     table = np.random.default_rng(config.seed).normal(size=(config.num_buckets, 1))
     positions = jnp.asarray(places)[None]
-    bias = t5_bias(
-        jnp.asarray(table, jnp.float32),
-        positions,
-        positions,
-        bidirectional=True,
-        max_distance=config.max_distance,
-    )
+    options = {"bidirectional": True, "max_distance": config.max_distance}
+    bias = t5_bias(jnp.asarray(table, jnp.float32), positions, positions, **options)
     title = "A bias from a random table (one head)"
-    heat_map(axes[1, 1], bias[0, 0], title, "key position", "query position", bar="bias")
+    heat_map(example, bias[0, 0], title, "key position", "query position", bar="bias")
     caption = (
         "Near distances have a bucket each; further ones share logarithmically wider buckets, so "
         "that the stripes become broader away from the diagonal. In an encoder one half of the "

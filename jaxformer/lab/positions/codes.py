@@ -26,24 +26,24 @@ _HALF_PRECISION = {"bfloat16": jnp.bfloat16, "float16": jnp.float16}
 
 def integer_section(config: PositionsConfig) -> Section:
     """Describes the integer code: its steps, and where 16-bit neighbours become equal."""
-    figure, axes = canvas("Integer code: the index, divided by the longest length", (9, 3.6), 1, 2)
+    title = "Integer code: the index, divided by the longest length"
+    figure, ((left, right),) = canvas(title, (9, 3.6), 1, 2)
     positions = np.arange(config.length)
     for colour, longest in zip(COLOURS, (config.length, 4 * config.length), strict=False):
         code = integer_code(jnp.asarray(positions), max_length=longest)[:, 0]
-        axes[0, 0].plot(positions, code, color=colour, label=f"max_length = {longest}")
-    frame(axes[0, 0], "The code", "position", "value added to the first channel")
-    axes[0, 0].legend()
+        left.plot(positions, code, color=colour, label=f"max_length = {longest}")
+    frame(left, "The code", "position", "value added to the first channel")
+    left.legend()
     near = np.arange(248, 273)
     rounded = 1024 * integer_code(jnp.asarray(near), max_length=1024)[:, 0].astype(jnp.bfloat16)
-    axes[0, 1].plot(near, near, color="#555555", label="exact", linewidth=0.8)
-    axes[0, 1].step(near, rounded, color=COLOURS[2], label="bfloat16", where="mid")
-    frame(axes[0, 1], "After rounding, max_length = 1024", "position", "code x 1024")
-    axes[0, 1].legend()
+    right.plot(near, near, color="#555555", label="exact", linewidth=0.8)
+    right.step(near, rounded, color=COLOURS[2], label="bfloat16", where="mid")
+    frame(right, "After rounding, max_length = 1024", "position", "code x 1024")
+    right.legend()
     numbers = [Number("integer", "step", f"max_length = {config.length}", 1 / config.length)]
     long = integer_code(jnp.arange(4096), max_length=4096)
     for name, dtype in _HALF_PRECISION.items():
-        found = first_collision(long.astype(dtype), 0)
-        numbers.append(_collision("integer", name, found))
+        numbers.append(_collision("integer", name, first_collision(long.astype(dtype), 0)))
     caption = (
         "Left: the same index is another number under another max_length. Right: bfloat16 has 8 "
         "bits for the digits of a number, so that from 256 on neighbours share a code."
@@ -59,21 +59,15 @@ def binary_section(config: PositionsConfig) -> Section:
     """Describes the binary code: its digits, how many change per position, and the wraparound."""
     bits, length = config.num_bits, config.length
     codes = binary_code(jnp.arange(length), num_bits=bits)
-    figure, axes = canvas(
-        f"Binary code with {bits} digits: {2**bits} positions, then it starts again",
-        (9, 4.6),
-        2,
-        sharex=True,
-        height_ratios=(1, 1.2),
-    )
-    heat_map(axes[0, 0], codes.T, "The grid (dark: 1)", "", "digit", cmap="Greys")
-    axes[0, 0].set_yticks(range(bits), [f"{2**i}s" for i in range(bits)])
+    title = f"Binary code with {bits} digits: {2**bits} positions, then it starts again"
+    options = {"sharex": True, "height_ratios": (1, 1.2)}
+    figure, ((above,), (below,)) = canvas(title, (9, 4.6), 2, **options)
+    heat_map(above, codes.T, "The grid (dark: 1)", "", "digit", cmap="Greys")
+    above.set_yticks(range(bits), [f"{2**i}s" for i in range(bits)])
     changed = np.rint(np.square(step_sizes(codes)))
-    axes[1, 0].bar(np.arange(1, length), changed, color=COLOURS[0])
-    frame(
-        axes[1, 0], "Digits that change from the position before", "position", "digits that change"
-    )
-    for axis in axes[:, 0]:
+    below.bar(np.arange(1, length), changed, color=COLOURS[0])
+    frame(below, "Digits that change from the position before", "position", "digits that change")
+    for axis in (above, below):
         for wrap in range(2**bits, length, 2**bits):
             axis.axvline(wrap - 0.5, color=COLOURS[1], linewidth=1.5)
     whole = binary_code(jnp.arange(2**bits + 1), num_bits=bits)
@@ -107,8 +101,8 @@ def sinusoidal_section(config: PositionsConfig) -> Section:
         "k w_i, so that a linear map can shift positions, and the inner product of two codes is "
         "the sum of cos(w_i (m - n)): a function of their distance only.",
     )
-    pictures = [_heat_map(config), _inner_products(config, frequencies), _waves(config)]
-    pictures.append(_returns(config))
+    products = _inner_products(config, frequencies)
+    pictures = [_heat_map(config), products, _waves(config), _returns(config)]
     return Section("Sinusoidal", text, pictures, _sinusoidal_numbers(config, frequencies))
 
 
@@ -119,12 +113,12 @@ def learned_section(config: PositionsConfig) -> Section:
         "learned, before training": np.random.default_rng(config.seed).normal(size=shape),
         "sinusoidal": _code(config),
     }
-    figure, axes = canvas("Cosine similarity of the codes of two positions", (9, 4), 1, 2)
-    for axis, (name, table) in zip(axes[0], tables.items(), strict=True):
+    figure, (axes,) = canvas("Cosine similarity of the codes of two positions", (9, 4), 1, 2)
+    for axis, (name, table) in zip(axes, tables.items(), strict=True):
         unit = table / np.linalg.norm(table, axis=-1, keepdims=True)
         options = {"cmap": "RdBu_r", "vmin": -1, "vmax": 1}
         image = heat_map(axis, unit @ unit.T, name, "position n", "position m", **options)
-    figure.colorbar(image, ax=axes[0, :], label="cosine")
+    figure.colorbar(image, ax=axes, label="cosine")
     caption = (
         "A table starts as random rows, about equally far from one another: training has to find "
         "that neighbours are neighbours. Sinusoids have that from the start."
@@ -133,9 +127,8 @@ def learned_section(config: PositionsConfig) -> Section:
         "A row of a table for each position. Positions beyond the last row have no code, so a "
         "longer text is an error."
     )
-    parameters = config.length * config.model_dim
     setting = f"max_length = {config.length}, D = {config.model_dim}"
-    numbers = [Number("learned", "parameters", setting, parameters)]
+    numbers = [Number("learned", "parameters", setting, config.length * config.model_dim)]
     return Section("Learned", [text], [Picture("learned", figure, caption)], numbers)
 
 
@@ -151,9 +144,9 @@ def _code(config: PositionsConfig) -> np.ndarray:
 
 def _heat_map(config: PositionsConfig) -> Picture:
     title = f"Sinusoidal code, {config.length} positions x {config.model_dim} channels"
-    figure, axes = canvas(f"{title} (base {config.theta:,.0f})", (9, 4.4))
+    figure, ((axes,),) = canvas(f"{title} (base {config.theta:,.0f})", (9, 4.4))
     options = {"bar": "value", "cmap": "RdBu_r", "vmin": -1, "vmax": 1}
-    heat_map(axes[0, 0], _code(config), "", "channel", "position", **options)
+    heat_map(axes, _code(config), "", "channel", "position", **options)
     caption = (
         "Sines at even channels, cosines at odd ones. The first channels turn every few positions; "
         "the last ones hardly move within this length (sine near 0, cosine near 1)."
@@ -162,22 +155,19 @@ def _heat_map(config: PositionsConfig) -> Picture:
 
 
 def _inner_products(config: PositionsConfig, frequencies: np.ndarray) -> Picture:
-    figure, axes = canvas(
-        f"Inner products of sinusoidal codes (D = {config.model_dim}, base {config.theta:,.0f})",
-        (9, 4),
-        1,
-        2,
-    )
+    setting = f"D = {config.model_dim}, base {config.theta:,.0f}"
+    title = f"Inner products of sinusoidal codes ({setting})"
+    figure, ((left, right),) = canvas(title, (9, 4), 1, 2)
     places = np.arange(config.length)
     matrix = code_inner_products(frequencies, places[:, None] - places[None, :])
-    heat_map(axes[0, 0], matrix, "Between two positions", "n", "m", bar="<PE(m), PE(n)>")
+    heat_map(left, matrix, "Between two positions", "n", "m", bar="<PE(m), PE(n)>")
     distances = np.arange(-4 * config.length, 4 * config.length + 1)
-    for colour, base in zip(COLOURS, sorted({config.theta, *config.bases}), strict=False):
+    for colour, base in zip(COLOURS, config.all_bases, strict=False):
         others = sinusoidal_frequencies(config.model_dim, base)
         products = code_inner_products(others, distances)
-        axes[0, 1].plot(distances, products, color=colour, label=f"base {base:,.0f}", linewidth=1.2)
-    frame(axes[0, 1], "By distance", "m - n", "sum of cos(w (m - n))")
-    axes[0, 1].legend(fontsize=8)
+        right.plot(distances, products, color=colour, label=f"base {base:,.0f}", linewidth=1.2)
+    frame(right, "By distance", "m - n", "sum of cos(w (m - n))")
+    right.legend(fontsize=8)
     caption = (
         "The product is the same along every diagonal: it depends on the distance, is largest at "
         "distance 0 (D / 2), symmetric, and falls faster for a smaller base."
@@ -186,9 +176,10 @@ def _inner_products(config: PositionsConfig, frequencies: np.ndarray) -> Picture
 
 
 def _waves(config: PositionsConfig) -> Picture:
-    figure, axes = canvas("Wavelengths: positions in which a pair of channels turns once", (9, 3.8))
-    axis, pairs = axes[0, 0], config.model_dim // 2
-    for colour, base in zip(COLOURS, sorted({config.theta, *config.bases}), strict=False):
+    title = "Wavelengths: positions in which a pair of channels turns once"
+    figure, ((axis,),) = canvas(title, (9, 3.8))
+    pairs = config.model_dim // 2
+    for colour, base in zip(COLOURS, config.all_bases, strict=False):
         waves = wavelengths(sinusoidal_frequencies(config.model_dim, base))
         axis.plot(waves, color=colour, label=f"base {base:,.0f}")
         axis.hlines(2 * np.pi * base, 0.6 * pairs, pairs, colour, linewidth=1, linestyle=":")
@@ -206,8 +197,8 @@ def _waves(config: PositionsConfig) -> Picture:
 
 
 def _returns(config: PositionsConfig) -> Picture:
-    figure, axes = canvas("How close the code of p + k comes to that of p", (9, 3.8))
-    axis, last = axes[0, 0], 100_000
+    figure, ((axis,),) = canvas("How close the code of p + k comes to that of p", (9, 3.8))
+    last = 100_000
     edges = np.unique(np.geomspace(1, last, 120).astype(int))[:-1]
     distances = np.arange(1, last + 1)
     for colour, dim in zip(COLOURS, _dims(config), strict=False):
@@ -239,41 +230,26 @@ def _sinusoidal_numbers(config: PositionsConfig, frequencies: np.ndarray) -> lis
     ended = wavelengths(sinusoidal_frequencies(dim, theta, endpoint=True))
     rotation = rotation_matrix(np.array([7]), frequencies, layout="half")
     options = {"model_dim": dim, "theta": theta, "layout": "half"}
-    code = np.asarray(sinusoidal_code(jnp.arange(10_000), **options))
-    turned = (
-        np.concatenate([code[:, dim // 2 :], code[:, : dim // 2]], -1) @ np.asarray(rotation)[0].T
-    )
-    shifted = np.concatenate([code[7:, dim // 2 :], code[7:, : dim // 2]], -1)
+    code = np.roll(np.asarray(sinusoidal_code(jnp.arange(10_000), **options)), dim // 2, axis=-1)
+    error = float(np.abs((code @ np.asarray(rotation)[0].T)[:-7] - code[7:]).max())
+    unfinished = int((waves > config.length).sum())
+    near = float(code_distance(frequencies, np.array([1]))[0])
     numbers = [
         ("shortest wavelength", setting, float(waves[0])),
         ("longest wavelength", setting, float(waves[-1])),
         ("longest wavelength, with 1 / base as a frequency", setting, float(ended[-1])),
         ("limit of the wavelengths, 2 pi x base", f"base {theta:,.0f}", 2 * np.pi * theta),
-        (
-            "pairs that do not turn once",
-            f"{config.length} positions",
-            int((waves > config.length).sum()),
-        ),
-        (
-            "relative distance of neighbours",
-            setting,
-            float(code_distance(frequencies, np.array([1]))[0]),
-        ),
+        ("pairs that do not turn once", f"{config.length} positions", unfinished),
+        ("relative distance of neighbours", setting, near),
         ("inner product at distance 0", setting, dim / 2),
     ]
     for distance in (1, 10, 100, 1000):
         product = float(code_inner_products(frequencies, np.array([distance]))[0])
         numbers.append((f"inner product at distance {distance}", setting, product))
-    error = float(np.abs(turned[:-7] - shifted).max())
     numbers.append(("largest error of PE(p + 7) = R_7 PE(p)", "p < 9,993", error))
     for few in _dims(config):
         found = first_return(sinusoidal_frequencies(few, theta), config.tolerance, config.limit)
         value = f"none up to {config.limit:,}" if found is None else found
-        numbers.append(
-            (
-                "first distance at which codes are equal",
-                f"D = {few}, within {config.tolerance:g}",
-                value,
-            )
-        )
+        setting = f"D = {few}, within {config.tolerance:g}"
+        numbers.append(("first distance at which codes are equal", setting, value))
     return [Number("sinusoidal", *number) for number in numbers]

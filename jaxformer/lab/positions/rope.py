@@ -45,38 +45,33 @@ def scaling_section(config: PositionsConfig) -> Section:
         "LongRoPE's divisors are the result of a search for each model; as an example they grow "
         "here from 1 to the factor with the square of the pair's number.",
     )
-    frequencies = _stretched(config)
-    pictures = [_stretched_picture(config, frequencies)]
-    return Section("Stretched RoPE", text, pictures, _scaling_numbers(config, frequencies))
+    stretched = _stretched(config)
+    pictures = [_stretched_picture(config, stretched)]
+    return Section("Stretched RoPE", text, pictures, _scaling_numbers(config, stretched))
 
 
-def scalings(config: PositionsConfig) -> dict[str, tuple[Scaling, int]]:
-    """Returns the methods to stretch RoPE by a factor, each with its length."""
+def _scalings(config: PositionsConfig) -> dict[str, Scaling]:
+    """Returns the methods to stretch RoPE by a factor."""
     factor = config.factor
     trained = config.trained_length
     pairs = config.head_dim // 2
-    long = round(factor * trained)
     divisors = tuple((1 + (factor - 1) * np.linspace(0, 1, pairs) ** 2).tolist())
     llama = {"low_frequency_factor": 1.0, "high_frequency_factor": 4.0}
-    found = {
+    long = {"short_factors": (1.0,) * pairs, "long_factors": divisors}
+    return {
         "linear": LinearScaling(factor=factor),
         "NTK": DynamicNTK(factor=1.0, original_max_length=trained),
         "YaRN": YaRN(factor=factor, original_max_length=trained),
         "Llama 3": Llama3Scaling(factor=factor, original_max_length=trained, **llama),
-        "LongRoPE (example)": LongRoPE(
-            short_factors=(1.0,) * pairs,
-            long_factors=divisors,
-            original_max_length=trained,
-            factor=factor,
-        ),
+        "LongRoPE (example)": LongRoPE(factor=factor, original_max_length=trained, **long),
     }
-    return {name: (scaling, long) for name, scaling in found.items()}
 
 
 def _stretched(config: PositionsConfig) -> dict[str, tuple[np.ndarray, float]]:
     """Returns the stretched frequencies and the multiplier of cos and sin, by method."""
+    length = round(config.factor * config.trained_length)
     found = {}
-    for name, (scaling, length) in scalings(config).items():
+    for name, scaling in _scalings(config).items():
         frequencies, multiplier = scaling.frequencies(config.theta, config.head_dim, length)
         found[name] = np.asarray(frequencies), float(multiplier)
     return found
@@ -87,15 +82,11 @@ def _rotations(config: PositionsConfig) -> Picture:
     last = len(frequencies) - 1
     pairs = sorted({0, last // 4, last // 2, last})
     positions = np.arange(8)
-    figure, axes = canvas(
-        f"RoPE turns each pair of channels at its own speed ({config.head_dim} channels, base "
-        f"{config.theta:,.0f})",
-        (10, 2.9),
-        1,
-        len(pairs),
-    )
+    setting = f"{config.head_dim} channels, base {config.theta:,.0f}"
+    title = f"RoPE turns each pair of channels at its own speed ({setting})"
+    figure, (axes,) = canvas(title, (10, 2.9), 1, len(pairs))
     angles = np.asarray(rotary_angles(jnp.asarray(positions), frequencies))
-    for axis, pair in zip(axes[0], pairs, strict=True):
+    for axis, pair in zip(axes, pairs, strict=True):
         circle = np.linspace(0, 2 * np.pi, 200)
         axis.plot(np.cos(circle), np.sin(circle), color="#cccccc", linewidth=0.8)
         for position, angle in zip(positions, angles[:, pair], strict=True):
@@ -117,17 +108,12 @@ def _rotations(config: PositionsConfig) -> Picture:
     return Picture("rope-rotation", figure, caption)
 
 
-def _bases(config: PositionsConfig) -> list[float]:
-    return sorted({config.theta, *config.bases})
-
-
 def _decay(config: PositionsConfig) -> Picture:
-    figure, axes = canvas(
-        f"RoPE's long-term decay ({config.head_dim} channels)", (10, 6.4), 2, 2, sharey="row"
-    )
+    title = f"RoPE's long-term decay ({config.head_dim} channels)"
+    figure, axes = canvas(title, (10, 6.4), 2, 2, sharey="row")
     near = np.arange(257)
     far = np.unique(np.geomspace(1, 1e5, 500).astype(int))
-    for colour, base in zip(COLOURS, _bases(config), strict=False):
+    for colour, base in zip(COLOURS, config.all_bases, strict=False):
         frequencies = inverse_frequencies(base, config.head_dim)
         label = f"base {base:,.0f}"
         for column, distances in enumerate((near, far)):
@@ -164,14 +150,13 @@ def _rope_numbers(config: PositionsConfig) -> list[Number]:
     error = float(np.abs(products - expected).max())
     waves = wavelengths(frequencies)
     unfinished = int((waves > config.trained_length).sum())
+    trained = f"{config.trained_length} positions"
     numbers = [
         Number("rope", "largest error of R_m^T R_n = R_(n - m)", "m, n up to 1,000,000", error),
         Number("rope", "longest wavelength", setting, float(waves[-1])),
-        Number(
-            "rope", "pairs that do not turn once", f"{config.trained_length} positions", unfinished
-        ),
+        Number("rope", "pairs that do not turn once", trained, unfinished),
     ]
-    for base in _bases(config):
+    for base in config.all_bases:
         decay = rope_decay(inverse_frequencies(base, config.head_dim), np.array([0, *_DISTANCES]))
         numbers += [
             Number("rope", f"bound at distance {distance:,} / at 0", f"base {base:,.0f}", share)
@@ -184,36 +169,29 @@ def _stretched_picture(
     config: PositionsConfig, stretched: dict[str, tuple[np.ndarray, float]]
 ) -> Picture:
     trained, factor = config.trained_length, config.factor
-    figure, axes = canvas(
+    title = (
         f"RoPE stretched from {trained:,} to {factor * trained:,.0f} positions "
-        f"({config.head_dim} channels, base {config.theta:,.0f})",
-        (10, 4.4),
-        1,
-        2,
+        f"({config.head_dim} channels, base {config.theta:,.0f})"
     )
+    figure, ((left, right),) = canvas(title, (10, 4.4), 1, 2)
     unscaled = inverse_frequencies(config.theta, config.head_dim)
-    axes[0, 0].plot(wavelengths(unscaled), color="#555555", label="unstretched", linewidth=2)
-    axes[0, 1].axhline(1.0, color="#555555", label="unstretched", linewidth=2)
+    left.plot(wavelengths(unscaled), color="#555555", label="unstretched", linewidth=2)
+    right.axhline(1.0, color="#555555", label="unstretched", linewidth=2)
     styles = ("-", "--", "-.", (0, (4, 1, 1, 1, 1, 1)), ":")
     for colour, style, (name, (frequencies, _)) in zip(
         COLOURS, styles, stretched.items(), strict=False
     ):
         line = {"color": colour, "label": name, "linewidth": 1.6, "linestyle": style}
-        axes[0, 0].plot(wavelengths(frequencies), **line)
-        axes[0, 1].plot(frequencies / unscaled, **line)
+        left.plot(wavelengths(frequencies), **line)
+        right.plot(frequencies / unscaled, **line)
     for length in (trained, factor * trained):
-        axes[0, 0].axhline(length, color="#999999", linewidth=0.8)
-        axes[0, 0].annotate(
-            f"{length:,.0f} positions",
-            (0, length),
-            xytext=(0, 2),
-            textcoords="offset points",
-            fontsize=8,
-        )
-    axes[0, 0].set_yscale("log")
-    frame(axes[0, 0], "Wavelengths", "pair", "positions per turn")
-    frame(axes[0, 1], "Stretched frequency / unstretched", "pair", "w' / w")
-    axes[0, 1].legend(fontsize=8)
+        left.axhline(length, color="#999999", linewidth=0.8)
+        above = {"xytext": (0, 2), "textcoords": "offset points", "fontsize": 8}
+        left.annotate(f"{length:,.0f} positions", (0, length), **above)
+    left.set_yscale("log")
+    frame(left, "Wavelengths", "pair", "positions per turn")
+    frame(right, "Stretched frequency / unstretched", "pair", "w' / w")
+    right.legend(fontsize=8)
     caption = (
         "Linear interpolation slows every pair down, the fast ones too, which tell neighbours "
         "apart. NTK spreads the factor over the pairs. YaRN and Llama 3 keep the pairs that turn "
@@ -231,12 +209,11 @@ def _scaling_numbers(
         ratio = frequencies / unscaled
         kept = int((ratio > 1 - 1e-6).sum())
         divided = int((ratio < (1 + 1e-6) / config.factor).sum())
-        numbers += [
-            Number("stretched rope", "pairs kept", name, kept),
-            Number("stretched rope", "pairs divided by the factor", name, divided),
-            Number(
-                "stretched rope", "longest wavelength", name, float(wavelengths(frequencies)[-1])
-            ),
-            Number("stretched rope", "multiplier of cos and sin", name, multiplier),
-        ]
+        found = {
+            "pairs kept": kept,
+            "pairs divided by the factor": divided,
+            "longest wavelength": float(wavelengths(frequencies)[-1]),
+            "multiplier of cos and sin": multiplier,
+        }
+        numbers += [Number("stretched rope", what, name, value) for what, value in found.items()]
     return numbers

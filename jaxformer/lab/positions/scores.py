@@ -82,12 +82,8 @@ def _four_terms(config: PositionsConfig) -> tuple[Picture, list[Number]]:
     query, key = (kernel[:, 0] for kernel in _kernels(config, width))
     terms = score_terms(content, code, query, key)
     unit = jnp.eye(config.model_dim)
-    figure, axes = canvas(
-        "The four terms of a score with a sinusoidal code (random tokens and projections)",
-        (10, 7.4),
-        2,
-        3,
-    )
+    title = "The four terms of a score with a sinusoidal code (random tokens and projections)"
+    figure, axes = canvas(title, (10, 7.4), 2, 3)
     limit = float(np.abs(np.asarray(sum(terms))).max())
     pictured = {title: getattr(terms, name) for name, title in _TERMS.items()}
     pictured["sum: the score"] = sum(terms)
@@ -97,9 +93,8 @@ def _four_terms(config: PositionsConfig) -> tuple[Picture, list[Number]]:
         own = None if values is not pictured["position - position, W = 1"] else "p_m . p_n"
         bounds = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit} if own is None else {}
         share = float(relative_share(values))
-        image = heat_map(
-            axis, values, f"{title}\nrelative share {share:.3f}", "n", "m", bar=own, **bounds
-        )
+        heading = f"{title}\nrelative share {share:.3f}"
+        image = heat_map(axis, values, heading, "n", "m", bar=own, **bounds)
         if own is None:
             last = image
         numbers.append(Number("sinusoidal", "relative share of the term", title, share))
@@ -122,12 +117,8 @@ def _by_scheme(config: PositionsConfig) -> tuple[Picture, list[Number]]:
     chosen = schemes(config)
     columns = min(len(chosen), 4)
     rows = -(-len(chosen) // columns)
-    figure, axes = canvas(
-        "Scores of one head less their mean, all tokens being the same: the effect of positions",
-        (3.3 * columns + 0.6, 2.9 * rows + 0.6),
-        rows,
-        columns,
-    )
+    title = "Scores of one head less their mean, all tokens being the same: the effect of positions"
+    figure, axes = canvas(title, (3.3 * columns + 0.6, 2.9 * rows + 0.6), rows, columns)
     numbers = []
     for axis, (name, scheme) in zip(axes.flat, chosen.items(), strict=False):
         declared = scheme.table(model_dim=config.model_dim, num_heads=config.num_heads)

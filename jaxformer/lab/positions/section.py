@@ -1,7 +1,7 @@
 """The settings and the sections of the report on positions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from jaxformer.checks import (
@@ -84,18 +84,19 @@ class PositionsConfig:
         wanted = f"an integer above {exact}, the exact buckets of one direction"
         check_field(self, "max_distance", self.max_distance > exact, wanted)
 
+    @property
+    def all_bases(self) -> list[float]:
+        """The bases to compare, `theta` included."""
+        return sorted({self.theta, *self.bases})
+
 
 class Number(NamedTuple):
     """A number in the report."""
 
     scheme: str
-    """The positional scheme."""
     quantity: str
-    """The name of the quantity."""
     setting: str
-    """The settings."""
     value: float | int | str
-    """The result, a number or a text."""
 
 
 class Picture(NamedTuple):
@@ -106,7 +107,6 @@ class Picture(NamedTuple):
     figure: Any
     """A matplotlib figure."""
     caption: str
-    """The caption."""
 
 
 @dataclass(frozen=True)
@@ -116,5 +116,5 @@ class Section:
     title: str
     text: Sequence[str]
     """Paragraphs before the figures."""
-    pictures: Sequence[Picture] = ()
-    numbers: Sequence[Number] = field(default=())
+    pictures: Sequence[Picture]
+    numbers: Sequence[Number]

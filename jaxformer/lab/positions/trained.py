@@ -41,37 +41,18 @@ def trained_section(pretrained: Pretrained, name: str) -> Section:
 
 
 def similarity_by_distance(table: np.ndarray) -> np.ndarray:
-    """Returns the mean cosine of two rows of a table against their distance.
-
-    Args:
-        table: `[T, D]`.
-
-    Returns:
-        float32 `[T]`; 1 at distance 0.
-    """
+    """Returns the mean cosine of two rows of a table `[T, D]` against their distance, `[T]`."""
     cosines = _cosines(table)
     return np.array([np.diagonal(cosines, distance).mean() for distance in range(len(table))])
 
 
 def bias_by_distance(scheme: T5Bias, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the bias of each head against the distance of key and query.
-
-    Args:
-        scheme: The scheme.
-        table: `[buckets, N]`.
-
-    Returns:
-        Distances, key minus query, int `[E]`, and the biases `[E, N]`.
-    """
+    """Returns distances, key minus query, int `[E]`, and the bias of each head there, `[E, N]`."""
     reach = scheme.max_distance + scheme.max_distance // 4
     keys = np.arange(2 * reach + 1 if scheme.bidirectional else reach + 1)
-    bias = t5_bias(
-        jnp.asarray(table),
-        jnp.array([[reach]]),
-        jnp.asarray(keys)[None],
-        bidirectional=scheme.bidirectional,
-        max_distance=scheme.max_distance,
-    )
+    places = jnp.array([[reach]]), jnp.asarray(keys)[None]
+    options = {"bidirectional": scheme.bidirectional, "max_distance": scheme.max_distance}
+    bias = t5_bias(jnp.asarray(table), *places, **options)
     return keys - reach, np.asarray(bias)[0, :, 0].T
 
 
@@ -89,12 +70,8 @@ def _table(scheme: Learned, table: np.ndarray, where: str) -> tuple[Picture, lis
     del scheme
     rows = table[:_MOST_ROWS]
     length, width = rows.shape
-    figure, ((left, right),) = canvas(
-        f"The learned table ({where}) after training: {length} positions x {width} channels",
-        (10.5, 4.2),
-        1,
-        2,
-    )
+    title = f"The learned table ({where}) after training: {length} positions x {width} channels"
+    figure, ((left, right),) = canvas(title, (10.5, 4.2), 1, 2)
     options = {"bar": "cosine", "cmap": "RdBu_r", "vmin": -1, "vmax": 1}
     heat_map(left, _cosines(rows), "Rows", "position n", "position m", **options)
     options = {"model_dim": width + width % 2, "theta": 1e4, "layout": "interleaved"}
