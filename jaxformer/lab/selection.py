@@ -6,19 +6,7 @@ from jaxformer.errors import ArgumentError
 
 
 def selected(name: str, wanted: Sequence[int] | None, there: Sequence[int]) -> list[int]:
-    """Returns the places of some numbers among those that a model has.
-
-    Args:
-        name: What they number, for messages: "layers".
-        wanted: The numbers; None selects all.
-        there: The numbers that the model has.
-
-    Returns:
-        The places, in the order of `wanted`.
-
-    Raises:
-        ArgumentError: The model has no layer or head of that number.
-    """
+    """Returns the places of the wanted numbers among those that a model has; None selects all."""
     if wanted is None:
         return list(range(len(there)))
     for number in wanted:

@@ -19,8 +19,7 @@ _LOOKS = {"cmap": "Blues", "interpolation": "nearest"}
 def overview(maps: AttentionMaps) -> Any:
     """Draws a small map of every head, with one row of maps per layer.
 
-    Each query is scaled to its largest weight, so that all patterns are visible. If the keys are
-    patches of an image, a map shows the attention of the first token, or the mean over all tokens.
+    Each query is scaled to its largest weight, so that all patterns are visible.
     """
     if maps.grid is None:
         tiles = maps.weights / np.maximum(maps.weights.max(axis=-1, keepdims=True), 1e-9)
@@ -50,11 +49,7 @@ def overview(maps: AttentionMaps) -> Any:
 
 
 def layer_page(maps: AttentionMaps, layer: int) -> Any:
-    """Draws the maps of all heads of a layer, with the tokens.
-
-    If the keys are patches, the map covers the image and shows the attention of the first token, or
-    the mean over all tokens.
-    """
+    """Draws the maps of all heads of a layer, with the tokens or beside the image."""
     row = maps.layers.index(layer)
     if maps.grid is None:
         return _token_page(maps, layer, maps.weights[row])
@@ -62,13 +57,9 @@ def layer_page(maps: AttentionMaps, layer: int) -> Any:
 
 
 def patch_weights(maps: AttentionMaps) -> np.ndarray:
-    """Returns the attention to the patches of the first token, or the mean over all tokens.
+    """Returns the attention of the first token to the patches, or the mean over all tokens.
 
-    Args:
-        maps: Maps with a grid of patches.
-
-    Returns:
-        float32 `[layers, heads, rows, columns]`.
+    Its shape is `[layers, heads, rows, columns]`.
     """
     grid, weights = maps.grid, maps.weights
     row = weights[..., 0, :] if grid.prefix else weights.mean(axis=-2)

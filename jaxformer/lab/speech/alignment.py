@@ -50,17 +50,7 @@ class Answer:
 def answer_of(
     pretrained: Pretrained, sound: Sound, text: str | None = None, language: str | None = None
 ) -> tuple[Answer, Spectrogram]:
-    """Writes what is said, or reads a given text, and aligns it with the sound.
-
-    Args:
-        pretrained: A Whisper.
-        sound: At most one window, at the sampling rate of the model.
-        text: The text to align; None: what the model writes, greedily.
-        language: The language; None: it is detected.
-
-    Raises:
-        DataError: The text has no token, or more than the decoder has positions for.
-    """
+    """Writes what Whisper hears in at most one window, or reads a given text, and aligns it."""
     features = log_mel_of(pretrained)
     spectrogram = features.spectrogram(sound.waveform)
     inputs = spectrogram.T[None]

@@ -14,16 +14,9 @@ STEPS = 120
 def patterns(
     pretrained: Pretrained, inputs: Arrays, name: str, layers: Sequence[int]
 ) -> np.ndarray:
-    """Returns the attention weights of some layers.
+    """Returns the weights `[layers, heads, T, S]` of an activation whose name has {} for the layer.
 
-    Args:
-        pretrained: The model.
-        inputs: Its inputs, with one row.
-        name: The name of the activation with {} for the layer.
-        layers: The layers.
-
-    Returns:
-        float32 `[layers, heads, T, S]`.
+    The inputs have one row.
     """
     names = tuple(name.format(layer) for layer in layers)
     _, cache = pretrained.activations(inputs, names)
@@ -31,20 +24,9 @@ def patterns(
 
 
 def over_time(weights: np.ndarray, axis: int, edges: np.ndarray) -> np.ndarray:
-    """Joins neighbouring states: the mean of queries, or the sum of keys.
-
-    Args:
-        weights: float32 `[layers, heads, T, S]`.
-        axis: -2 for queries, -1 for keys.
-        edges: The first state of each step, and the state after the last.
-
-    Returns:
-        float32 with as many steps on this axis.
-    """
+    """Joins the states between edges: the mean of queries (axis -2), or the sum of keys (-1)."""
     total = np.add.reduceat(weights, edges[:-1], axis=axis)
-    if axis == -1:
-        return total
-    return total / np.diff(edges)[:, None]
+    return total if axis == -1 else total / np.diff(edges)[:, None]
 
 
 def steps_of(states: int, most: int = STEPS) -> np.ndarray:
@@ -60,15 +42,9 @@ def time_maps(
     states: int,
     queries: Sequence[str] | None = None,
 ) -> AttentionMaps:
-    """Returns attention weights whose keys, and queries unless they are named, are times.
+    """Returns maps whose keys, and queries unless they are named, are times.
 
-    Args:
-        name: The kind of attention.
-        weights: float32 `[layers, heads, T, S]`.
-        layers: The number of each layer.
-        seconds_per_state: The time from one state to the next.
-        states: The states that belong to the sound; attention to others is left out.
-        queries: The names of the queries; None: times.
+    Attention to states after the first `states`, those of the sound, is left out.
     """
     edges = steps_of(states)
     times = [f"{edge * seconds_per_state:.2f} s" for edge in edges[:-1]]

@@ -49,15 +49,9 @@ def classified_spectrogram(pretrained: Pretrained, sound: Sound) -> Spectrogram:
 
 
 def patch_weights(pretrained: Pretrained, inputs: Arrays, layers: Sequence[int]) -> np.ndarray:
-    """Returns the attention of the first token to each patch.
+    """Returns the attention of the first token to each patch, `[layers, heads, rows, columns]`.
 
-    Args:
-        pretrained: An Audio Spectrogram Transformer.
-        inputs: Its inputs, with one row.
-        layers: The layers.
-
-    Returns:
-        float32 `[layers, heads, rows, columns]`, whose rows are frequencies.
+    The rows are frequencies.
     """
     config = pretrained.config
     weights = patterns(pretrained, inputs, "blocks.{}.attn.hook_pattern", layers)
@@ -72,14 +66,10 @@ def patches_picture(
     spectrogram: Spectrogram,
     patch_seconds: tuple[float, float],
 ) -> Any:
-    """Draws the spectrogram above maps of patches.
+    """Draws the spectrogram above named maps of patches `[maps, rows, columns]`.
 
-    Args:
-        title: The title.
-        maps: float32 `[maps, rows, columns]`.
-        names: The name of each.
-        spectrogram: What the model reads; nothing is shown beyond the end of the sound.
-        patch_seconds: The time from one patch to the next, and that of a patch.
+    `patch_seconds` are the time from one patch to the next, and that of a patch. Nothing is shown
+    beyond the end of the sound.
     """
     size = (11, 1.05 * len(maps) + 2.6)
     options = {"sharex": True, "gridspec_kw": {"height_ratios": (2, *[1] * len(maps))}}

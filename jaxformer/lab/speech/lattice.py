@@ -42,12 +42,7 @@ class Labelled:
 
 
 def labelled(pretrained: Pretrained, sound: Sound, text: str | None = None) -> Labelled:
-    """Returns the scores of frames, with the likeliest labels or those of a given text.
-
-    Raises:
-        DataError: The sound is shorter than a frame, or the text has unknown characters or more
-            labels than the frames can hold.
-    """
+    """Returns the scores of frames, with the likeliest labels or those of a given text."""
     features = waveform_features_of(pretrained)
     tokenizer = pretrained.prompt_encoder.tokenizer
     blank = pretrained.model.heads["ctc"].blank

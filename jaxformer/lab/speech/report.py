@@ -24,11 +24,12 @@ from jaxformer.lab.speech.classes import (
 )
 from jaxformer.lab.speech.lattice import (
     MOST_PARTS,
+    Labelled,
     emissions_picture,
     labelled,
     lattice_pictures,
 )
-from jaxformer.lab.speech.sound import Sound, sound_picture, spectrogram_of
+from jaxformer.lab.speech.sound import Sound, Spectrogram, sound_picture, spectrogram_of
 from jaxformer.models import SpectrogramPatchesConfig, WaveformConfig
 from jaxformer.models.heads.labels import Classification
 from jaxformer.pretrained.model import Pretrained
@@ -114,7 +115,7 @@ class SpeechReport:
         maps = time_maps("self-attention", weights, chosen, seconds, weights.shape[-1])
         self._attention([maps])
 
-    def _lattice(self, found: Any) -> None:
+    def _lattice(self, found: Labelled) -> None:
         """Adds the pictures of a CTC head."""
         self._figure(
             "emissions",
@@ -162,7 +163,9 @@ class SpeechReport:
             picture = patches_picture(title, own[heads], names, *drawn)
             self._figure(f"attention-layer-{layer:02d}", picture, title)
 
-    def _spectrogram(self, spectrogram: Any, words: Sequence[Mapping[str, Any]], about: str):
+    def _spectrogram(
+        self, spectrogram: Spectrogram, words: Sequence[Mapping[str, Any]], about: str
+    ) -> None:
         self._page.section("Sound")
         picture = sound_picture(self._sound, spectrogram, words)
         where = ", with each word where it is said" if words else ""

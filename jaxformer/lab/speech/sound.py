@@ -22,7 +22,6 @@ class Sound(NamedTuple):
     waveform: np.ndarray
     """float32 `[S]`."""
     sampling_rate: int
-    """Samples per second."""
 
     @property
     def seconds(self) -> float:
@@ -68,13 +67,7 @@ def mel_centres(num_mel_bins: int, sampling_rate: int, scale: MelScale) -> np.nd
 def sound_picture(
     sound: Sound, spectrogram: Spectrogram, words: Sequence[Mapping[str, Any]] = ()
 ) -> Any:
-    """Draws a waveform above its spectrogram, with the words where they are said.
-
-    Args:
-        sound: The sound.
-        spectrogram: Its spectrogram, which may go on with padding.
-        words: "word", "start" and "end" of each, in seconds.
-    """
+    """Draws a waveform above its spectrogram, with each "word" between its "start" and "end"."""
     title = f"{sound.name}: {sound.seconds:.2f} seconds"
     ratio = {"height_ratios": (1, 2.6), "hspace": 0.02}
     size = (11, 5.4 if words else 4.8)
