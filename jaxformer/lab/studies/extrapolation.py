@@ -13,7 +13,7 @@ from jaxformer.config.shipped import config_spec
 from jaxformer.data import CorpusOptions, TokenizerFile
 from jaxformer.data.tasks.algorithmic import RULES, VOCAB_SIZE, Algorithmic
 from jaxformer.errors import ConfigError
-from jaxformer.lab.studies.lengths import Lengths, validation_text
+from jaxformer.lab.studies.lengths import measure, validation_text
 from jaxformer.lab.studies.schemes import SCHEMES, models
 from jaxformer.lab.studies.study import Cell
 from jaxformer.models import DecoderConfig
@@ -77,14 +77,14 @@ class Extrapolation:
         return [self._cell(task, name, tests, seed) for seed, task, (name, tests) in product(*rows)]
 
     def _cell(self, task: str, scheme: str, tests: Sequence[str], seed: int) -> Cell:
-        lengths = Lengths(self.factors, rows=16 if task == TEXT else 128)
+        rows = 16 if task == TEXT else 128
         config = self._text(scheme, seed) if task == TEXT else self._task(task, scheme, seed)
         return Cell(
             name=f"{task}-{scheme}-seed{seed}",
             kind=TEXT if task == TEXT else "task",
             config=config,
             settings={"schemes": list(tests), "factors": list(self.factors)},
-            measure=partial(lengths.measure, tests),
+            measure=partial(measure, self.factors, rows, tests),
         )
 
     def _text(self, scheme: str, seed: int) -> Config:

@@ -1,5 +1,6 @@
 """The report of an extrapolation study: tables, curves and the ranking of the schemes."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,7 @@ from jaxformer.lab.studies.schemes import SCHEMES
 from jaxformer.lab.studies.study import Result
 
 FIGURE_1 = ("alibi", "t5", "rope", "sinusoidal")
-"""The schemes in figure 1 of the ALiBi paper, by increasing perplexity beyond the training length.
-"""
+"""The schemes in figure 1 of the ALiBi paper, the best beyond the training length first."""
 
 _SOURCE = {name: scheme.trained_as or name for name, scheme in SCHEMES.items()}
 _MODELS = list(dict.fromkeys(_SOURCE.values()))
@@ -41,17 +41,17 @@ class Table:
     """All numbers of a study, by task, scheme and multiple of the training length."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]):
-        """Indexes the rows of `records`."""
-        self._values: dict[tuple[str, str, int], list[Mapping[str, Any]]] = {}
+        self._values: dict[tuple[str, str, int], list[Mapping[str, Any]]] = defaultdict(list)
         for row in rows:
             if "loss" in row:
-                key = row["task"], row["scheme"], row["factor"]
-                self._values.setdefault(key, []).append(row)
+                self._values[row["task"], row["scheme"], row["factor"]].append(row)
 
     def values(self, task: str, scheme: str, factor: int, metric: str) -> list[float]:
         """Returns a metric for every seed; empty if the scheme does not support the length."""
-        rows = self._values.get((task, scheme, factor), ())
-        return [_metric(row, metric) for row in rows]
+        rows = self._values[task, scheme, factor]
+        if metric == "perplexity":
+            return [float(np.exp(row["loss"])) for row in rows]
+        return [row[metric] for row in rows]
 
     def spread(self, task: str, scheme: str, factor: int, metric: str) -> Spread | None:
         """Returns the spread of a metric over the seeds, or None."""
@@ -65,14 +65,13 @@ class Table:
 
     def order(self, schemes: Sequence[str], factor: int, first: int | None = None) -> list[str]:
         """Returns the schemes that support this length, best first."""
-        found = {
-            scheme: self.spread(TEXT, scheme, factor, "loss")
-            if first is None
-            else self.growth(scheme, factor, first)
-            for scheme in schemes
-        }
-        known = [scheme for scheme in schemes if found[scheme] is not None]
-        return sorted(known, key=lambda scheme: found[scheme].mean)
+        found = {}
+        for scheme in schemes:
+            own = self.spread(TEXT, scheme, factor, "loss")
+            own = own if first is None else self.growth(scheme, factor, first)
+            if own is not None:
+                found[scheme] = own.mean
+        return sorted(found, key=found.get)
 
     def beyond(self, task: str, scheme: str, factors: Sequence[int], metric: str) -> Spread | None:
         """Returns the mean of a metric beyond the training length, over the seeds."""
@@ -148,9 +147,7 @@ def growth_section(plan: Extrapolation, table: Table) -> Section:
 
 
 def task_sections(plan: Extrapolation, table: Table) -> list[Section]:
-    """Returns the sections on the accuracy of the algorithmic tasks, at and beyond the training
-    length.
-    """
+    """Returns the sections on the accuracy of the algorithmic tasks."""
     tasks = [task for task in plan.tasks if task != TEXT]
     header = ["scheme", *(task.replace("_", " ") for task in tasks)]
     longer = [factor for factor in plan.factors if factor > 1]
@@ -243,10 +240,6 @@ def _figure_1(plan: Extrapolation, table: Table) -> str:
         "In figure 1 of the ALiBi paper the models start together and then part, in the order "
         f"{names}. By their growth, it is the order here at {where}."
     )
-
-
-def _metric(row: Mapping[str, Any], metric: str) -> float:
-    return float(np.exp(row["loss"])) if metric == "perplexity" else row[metric]
 
 
 def _cell(value: Spread | None, digits: int | None = None) -> str:

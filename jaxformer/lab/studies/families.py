@@ -25,11 +25,7 @@ from jaxformer.models import DecoderConfig, EncoderDecoderConfig, ModelConfig
 from jaxformer.optim import Cosine, Muon
 from jaxformer.training.result import TrainResult
 
-FAMILIES = {
-    "encoder_decoder": "encoder-decoder",
-    "prefix": "prefix decoder",
-    "decoder": "decoder",
-}
+FAMILIES = {"encoder_decoder": "encoder-decoder", "prefix": "prefix decoder", "decoder": "decoder"}
 """The data layouts and the names of the corresponding models."""
 
 _EVALUATIONS = 10
@@ -117,11 +113,7 @@ def measure(length: int, result: TrainResult) -> dict[str, Any]:
     longest = saved.config.data.of_length(length, _ROWS).prepare(result.folder).validation
     parameters = saved.read(saved.shapes)
     found = score(saved.model, parameters, longest.epoch(64))
-    return {
-        "steps": measured["step"],
-        "accuracies": measured["accuracy"],
-        **found._asdict(),
-    }
+    return {"steps": measured["step"], "accuracies": measured["accuracy"], **found._asdict()}
 
 
 def write_families(plan: Families, results: Mapping[str, Result]) -> list[Path]:

@@ -1,7 +1,7 @@
 """Evaluates a trained decoder on rows of other lengths than in training."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,44 +35,44 @@ class Scores(NamedTuple):
     """
 
 
-@dataclass(frozen=True)
-class Lengths:
-    """The lengths and the amount of data of an evaluation."""
+def measure(
+    factors: Sequence[int], rows: int, schemes: Sequence[str], result: TrainResult
+) -> dict[str, Any]:
+    """Evaluates a trained model with each of the schemes at multiples of the training length.
 
-    factors: tuple[int, ...]
-    """Multiples of the training length."""
-    rows: int
-    """Number of rows: for text, of the longest length, which are cut into the shorter ones so that
-    the same tokens are predicted at each; for an algorithmic task, of every length.
+    For text, `rows` have the longest length and are cut into the shorter ones, so that the same
+    tokens are predicted at each; for an algorithmic task there are so many of every length.
     """
+    saved = SavedRun(result.folder)
+    parameters = jax.device_put(saved.read(saved.shapes))
+    data, length = saved.config.data, saved.config.data.lengths["inputs"]
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in schemes}
+    for factor, (size, batches) in _batches(data, result.folder, factors, rows).items():
+        for name in schemes:
+            position = SCHEMES[name].stretched(saved.model.position, factor, length)
+            model = replace(saved.model, position=position)
+            row = {"factor": factor, "length": size} | _scored(model, parameters, batches)
+            found[name].append(row)
+    return found
 
-    def measure(self, schemes: Sequence[str], result: TrainResult) -> dict[str, Any]:
-        """Evaluates a trained model with each of the schemes."""
-        saved = SavedRun(result.folder)
-        parameters = jax.device_put(saved.read(saved.shapes))
-        length = saved.config.data.lengths["inputs"]
-        found: dict[str, list[dict[str, Any]]] = {name: [] for name in schemes}
-        for factor, (size, batches) in self._batches(saved.config.data, result.folder).items():
-            for name in schemes:
-                position = SCHEMES[name].stretched(saved.model.position, factor, length)
-                model = replace(saved.model, position=position)
-                row = {"factor": factor, "length": size} | _scored(model, parameters, batches)
-                found[name].append(row)
+
+def _batches(
+    data: Data, folder: Path, factors: Sequence[int], count: int
+) -> dict[int, tuple[int, list[Batch]]]:
+    """Returns the length and the batches of rows for each factor."""
+    found = {}
+    if isinstance(data, Algorithmic):
+        for factor in factors:
+            size = factor * data.length
+            rows = data.of_length(size, count).prepare(folder).validation
+            found[factor] = size, list(rows.epoch(_rows_of(rows)))
         return found
-
-    def _batches(self, data: Data, folder: Path) -> dict[int, tuple[int, list[Batch]]]:
-        """Yields the length and the batches of rows for each factor."""
-        if isinstance(data, Algorithmic):
-            lengths = {factor: factor * data.length for factor in self.factors}
-            return {factor: (n, self._task(data, folder, n)) for factor, n in lengths.items()}
-        longest = max(self.factors) * data.sequence_length
-        rows = validation_text(replace(data, sequence_length=longest), folder, self.rows)
-        lengths = {factor: factor * data.sequence_length for factor in self.factors}
-        return {factor: (n, in_batches(cut(rows, n))) for factor, n in lengths.items()}
-
-    def _task(self, data: Algorithmic, folder: Path, length: int) -> list[Batch]:
-        rows = data.of_length(length, self.rows).prepare(folder).validation
-        return list(rows.epoch(_rows_of(rows)))
+    longest = max(factors) * data.sequence_length
+    text = validation_text(replace(data, sequence_length=longest), folder, count)
+    for factor in factors:
+        size = factor * data.sequence_length
+        found[factor] = size, in_batches(cut(text, size))
+    return found
 
 
 def validation_text(data: DataConfig, folder: Path, rows: int) -> Batch:
@@ -106,18 +106,9 @@ def in_batches(batch: Batch) -> list[Batch]:
 
 
 def score(model: ModelConfig, parameters: Parameters, batches: Iterable[Batch]) -> Scores:
-    """Evaluates a model on batches; rows with zero weight do not count.
+    """Evaluates a model, whose positional scheme may differ from training, on batches.
 
-    Args:
-        model: The model configuration, whose positional scheme may differ from training.
-        parameters: The parameters.
-        batches: The inputs of the model, and "targets" and "weights" (0 or 1), [B, T].
-
-    Returns:
-        The means over all batches.
-
-    Raises:
-        ConfigError: The positional scheme does not support the length.
+    These have "targets" and "weights" (0 or 1), [B, T]; rows with zero weight do not count.
     """
     total = np.zeros(5)
     for batch in batches:
@@ -142,23 +133,15 @@ def _structure(model: ModelConfig) -> AbstractModel:
 
 @partial(jax.jit, static_argnums=0)
 def _sums(model: ModelConfig, parameters: Parameters, batch: Batch) -> jax.Array:
-    """Returns the loss and the numbers of correct tokens, tokens, correct rows and rows, [5]
-    float32.
-    """
+    """Returns the loss and the numbers of correct tokens, tokens, correct rows and rows."""
     logits = _structure(model).module(parameters).scores(batch)["language_model"]
     counted = batch["weights"] > 0
     losses = -token_log_probabilities(logits, batch["targets"])
     right = (jnp.argmax(logits, axis=-1) == batch["targets"]) | ~counted
     rows = jnp.any(counted, axis=1)
-    return jnp.stack(
-        [
-            jnp.sum(losses, where=counted),
-            jnp.sum(right & counted),
-            jnp.sum(counted),
-            jnp.sum(jnp.all(right, axis=1) & rows),
-            jnp.sum(rows),
-        ]
-    ).astype(jnp.float32)
+    whole = jnp.all(right, axis=1) & rows
+    sums = map(jnp.sum, (right & counted, counted, whole, rows))
+    return jnp.stack([jnp.sum(losses, where=counted), *sums]).astype(jnp.float32)
 
 
 def _rows_of(dataset: Dataset) -> int:

@@ -28,7 +28,6 @@ Measure = Callable[[TrainResult], dict[str, Any]]
 _RESULTS = "results"
 _RUNS = "runs"
 _COMPILED = "compiled"
-_LOG = "train.log"
 # These fields are locations and do not affect results.
 _PLACES = ("config.data.tokenizer.path", "config.data.corpus.cache_dir")
 
@@ -110,10 +109,11 @@ class Study:
     def _result(self, cell: Cell) -> Result | None:
         """Trains and measures a cell, and stores the result."""
         run = self.folder / _RUNS / cell.name
+        output = run.with_name(f"{cell.name}.log")
         started = time.perf_counter()
         run.parent.mkdir(parents=True, exist_ok=True)
         diverged, measured = "", {}
-        with (run.parent / f"{cell.name}.log").open("a") as log, contextlib.redirect_stdout(log):
+        with output.open("a") as log, contextlib.redirect_stdout(log):
             try:
                 result = train(cell.config, run)
                 if not result.finished:
@@ -127,16 +127,14 @@ class Study:
         write_json(file, _asked(cell) | found._asdict())
         if not self.keep_runs:
             shutil.rmtree(run)
-            run.with_name(f"{cell.name}.log").unlink()
+            output.unlink()
         return found
 
     def _file(self, cell: Cell) -> Path:
         return self.folder / _RESULTS / f"{cell.name}.json"
 
     def _share_programs(self) -> None:
-        """Enables the compilation cache, so that each program is compiled once for all seeds and
-        tasks.
-        """
+        """Enables the compilation cache, so that all seeds and tasks share their programs."""
         if jax.config.jax_compilation_cache_dir is None:
             folder = (self.folder / _COMPILED).absolute()
             jax.config.update("jax_compilation_cache_dir", str(folder))
