@@ -22,7 +22,7 @@ def load_picture(routing: Routing) -> Any:
     title = f"Load of the experts: {len(routing.ids):,} tokens, each to {each}"
     options = {"width_ratios": [_width(routing.num) + 1, 5]}
     figure, ((left, right),) = canvas(title, size, 1, 2, gridspec_kw=options)
-    image = _load_map(left, load, "Each expert", "expert", "layer")
+    image = _load_map(left, load, "Each expert", "layer")
     figure.colorbar(image, ax=left, label="load / uniform load")
     _number_layers(left, routing)
     _by_layer(right, routing, {"the busiest": load.max(axis=1), "the least busy": load.min(axis=1)})
@@ -90,19 +90,19 @@ def class_picture(routing: Routing) -> Any:
         if number >= len(load):
             axes.set_axis_off()
             continue
-        image = _load_map(axes, load[number], f"layer {routing.layers[number]}", "expert", "")
+        image = _load_map(axes, load[number], f"layer {routing.layers[number]}", "")
         first = number % columns == 0
         axes.set_yticks(range(len(names)) if first else [], names if first else [], fontsize=9)
     figure.colorbar(image, ax=list(grid.flat), label="load / uniform load")
     return figure
 
 
-def _load_map(axes: Any, load: np.ndarray, title: str, x: str, y: str) -> Any:
+def _load_map(axes: Any, load: np.ndarray, title: str, y: str) -> Any:
     """Draws loads `[rows, E]`: white is a uniform load."""
     from matplotlib.colors import TwoSlopeNorm
 
     norm = TwoSlopeNorm(1.0, 0.0, _MOST_LOAD)
-    image = heat_map(axes, load, title, x, y, cmap="RdBu_r", norm=norm)
+    image = heat_map(axes, load, title, "expert", y, cmap="RdBu_r", norm=norm)
     axes.set_xticks(range(0, load.shape[1], math.ceil(load.shape[1] / _MOST_NUMBERS)))
     return image
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -31,15 +31,8 @@ HEADER = (
 _TOP_TOKENS = 8
 
 
-class _Picture(NamedTuple):
-    name: str
-    draw: Any
-    title: str
-    caption: str
-
-
 _PICTURES = (
-    _Picture(
+    (
         "load",
         load_picture,
         "Load",
@@ -47,7 +40,7 @@ _PICTURES = (
         "time of a layer whose experts are on several devices; an expert in dark blue learns "
         "little.",
     ),
-    _Picture(
+    (
         "entropy",
         entropy_picture,
         "Entropy",
@@ -56,20 +49,21 @@ _PICTURES = (
         "of the mean load is at the dashed line if all experts have the same load, and falls if "
         "the router collapses.",
     ),
-    _Picture(
+    (
         "agreement",
         agreement_picture,
         "Does the token alone decide?",
         "At 1 all occurrences of a token have the same experts, whatever stands around them. Where "
         "the curve is near that of any two tokens, the experts do not follow the token.",
     ),
-    _Picture(
+    (
         "classes",
         class_picture,
         "Experts by class of token",
         "A row is the load by the tokens of a class. Colors end at four times a uniform load.",
     ),
 )
+"""The name, function, title and caption of each picture."""
 
 
 def table(routing: Routing) -> list[list[object]]:
@@ -88,20 +82,7 @@ def table(routing: Routing) -> list[list[object]]:
 
 
 def write_experts(folder: Path, title: str, setting: str, routing: Routing) -> list[Path]:
-    """Writes a page, its figures and the numbers.
-
-    Args:
-        folder: The folder of experts.html, experts.json and the figures.
-        title: The title of the page.
-        setting: What the model has read.
-        routing: The experts of the tokens of a text.
-
-    Returns:
-        The files, the page first.
-
-    Raises:
-        DataError: A file cannot be written.
-    """
+    """Writes a page, its figures and the numbers; returns the files, the page first."""
     folder.mkdir(parents=True, exist_ok=True)
     page = Page(title)
     per_token = routing.experts.shape[-1]
@@ -114,11 +95,11 @@ def write_experts(folder: Path, title: str, setting: str, routing: Routing) -> l
     )
     page.table(table(routing), HEADER)
     files = []
-    for picture in _PICTURES:
-        figure = picture.draw(routing)
-        files.append(save(figure, folder / f"experts-{picture.name}.png"))
-        page.section(picture.title)
-        page.figure(figure, picture.caption, alt=picture.title)
+    for name, draw, heading, caption in _PICTURES:
+        figure = draw(routing)
+        files.append(save(figure, folder / f"experts-{name}.png"))
+        page.section(heading)
+        page.figure(figure, caption, alt=heading)
     page.section("Tokens of each expert")
     page.text(
         "The tokens that an expert takes most often beyond its share of all tokens: how often it "

@@ -71,27 +71,18 @@ class Routing:
         return {name: chosen for name, chosen in found.items() if np.any(chosen)}
 
     def load(self, chosen: np.ndarray | slice = slice(None)) -> np.ndarray:
-        r"""Returns the load of each expert, in multiples of a uniform load.
+        r"""Returns the load of each expert by some tokens, relative to a uniform one, `[L, E]`.
 
         .. math:: \ell_e = \frac{E}{T K} \sum_t \sum_k [e_{t k} = e]
-
-        Args:
-            chosen: bool `[T]`: the tokens that count.
-
-        Returns:
-            float `[L, E]`, with a mean of 1 over the experts.
         """
         experts = self.experts[:, chosen]
         counts = np.stack([np.bincount(row.ravel(), minlength=self.num) for row in experts])
         return self.num * counts / counts.sum(axis=1, keepdims=True)
 
     def load_entropies(self) -> np.ndarray:
-        r"""Returns the entropy of the mean load, in nats: :math:`\ln E` for a uniform one.
+        r"""Returns the entropy of the mean load, in nats: :math:`\ln E` for a uniform one, `[L]`.
 
         .. math:: H = -\sum_e \frac{\ell_e}{E} \ln \frac{\ell_e}{E}
-
-        Returns:
-            float `[L]`.
         """
         shares = self.load() / self.num
         return -np.sum(shares * np.log(np.where(shares > 0, shares, 1.0)), axis=1)
@@ -101,15 +92,10 @@ class Routing:
 
         .. math:: a_t = \frac{1}{n - 1} \sum_{s \ne t,\, x_s = x_t} \frac{|E_t \cap E_s|}{K}
 
-        for the n occurrences of the token :math:`x_t` and its experts :math:`E_t`. It is 1 where
-        the token alone decides, without its context.
-
-        Returns:
-            float `[L, T]`; NaN for a token that occurs once.
-
-        References:
-            Xue et al., OpenMoE (https://arxiv.org/abs/2402.01739), section 4, which finds that
-            routing follows the token id.
+        for the n occurrences of the token :math:`x_t` and its experts :math:`E_t`, `[L, T]`. It is
+        1 where the token alone decides, without its context, and NaN for a token that occurs once.
+        Xue et al. (OpenMoE, https://arxiv.org/abs/2402.01739, section 4) find that routing follows
+        the token id.
         """
         _, places, occurrences = np.unique(self.ids, return_inverse=True, return_counts=True)
         others = occurrences[places] - 1.0
@@ -121,13 +107,9 @@ class Routing:
         return np.stack(found)
 
     def mean_agreements(self, chosen: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """Returns the mean of `agreements` over the tokens that occur twice.
+        """Returns the mean of `agreements` over the chosen tokens that occur twice, `[L]`.
 
-        Args:
-            chosen: bool `[T]`: the tokens that count.
-
-        Returns:
-            float `[L]`; NaN if none of the tokens occurs twice.
+        It is NaN if none of them does.
         """
         found = self.agreements()[:, chosen]
         there = ~np.isnan(found)
@@ -140,10 +122,7 @@ class Routing:
         .. math:: c = \frac{\sum_e n_e (n_e - 1)}{K\, T (T - 1)}
 
         for the :math:`n_e` tokens of an expert: what `agreements` would be if the experts did not
-        depend on the token.
-
-        Returns:
-            float `[L]`; NaN for a single token.
+        depend on the token, `[L]`. It is NaN for a single token.
         """
         _, tokens, per_token = self.experts.shape
         counts = self.load() * tokens * per_token / self.num
@@ -151,37 +130,22 @@ class Routing:
         return np.sum(counts * (counts - 1), axis=1) / (per_token * pairs)
 
     def top_tokens(self, count: int) -> list[list[list[TopToken]]]:
-        r"""Returns the tokens that each expert takes more often than the average token.
+        r"""Returns, by layer and expert, at most `count` tokens that it takes more than others.
 
         They are ordered by :math:`n_{e x} - n_x n_e / T`, the times that the expert takes a token
         beyond its share of all tokens.
-
-        Args:
-            count: The maximum number of tokens of an expert.
-
-        Returns:
-            For each layer and each expert, the tokens, the first in that order first.
         """
         unique, first, occurrences = np.unique(self.ids, return_index=True, return_counts=True)
         found = []
         for counts in self._counts():
             beyond = counts - occurrences[:, None] * counts.sum(axis=0) / len(self.ids)
             best = np.argsort(-beyond, axis=0, kind="stable")[:count]
-            found.append(
-                [
-                    [
-                        TopToken(
-                            self.names[first[row]],
-                            int(unique[row]),
-                            int(counts[row, expert]),
-                            int(occurrences[row]),
-                        )
-                        for row in best[:, expert]
-                        if beyond[row, expert] > 0
-                    ]
-                    for expert in range(self.num)
-                ]
-            )
+            tops: list[list[TopToken]] = [[] for _ in range(self.num)]
+            for expert, top in enumerate(tops):
+                for row in best[beyond[best[:, expert], expert] > 0, expert]:
+                    numbers = unique[row], counts[row, expert], occurrences[row]
+                    top.append(TopToken(self.names[first[row]], *map(int, numbers)))
+            found.append(tops)
         return found
 
     def _counts(self):
@@ -196,21 +160,10 @@ class Routing:
 def expert_routing(
     pretrained: Pretrained, text: str, *, length: int = 512, max_tokens: int = 32_768
 ) -> Routing:
-    """Returns the experts that a model routes the tokens of a text to.
+    """Returns the experts that a decoder or text encoder routes the first tokens of a text to.
 
-    A text that is longer than a row is cut, as in training; the padding of the last row does not
-    count.
-
-    Args:
-        pretrained: A decoder or a text encoder with experts.
-        text: The text.
-        length: The tokens of a row, or the positions of the model if these are fewer.
-        max_tokens: How many tokens are read; the others of a longer text are left out.
-
-    Raises:
-        ArgumentError: The model has no experts, the text has no tokens, or a number is not
-            positive.
-        DataError: The model has no tokenizer.
+    A text longer than a row, of at most `length` tokens, is cut as in training; the padding of the
+    last row does not count.
     """
     check_pretrained("pretrained", pretrained)
     check_arguments(length=(length, at_least(1)), max_tokens=(max_tokens, at_least(1)))
