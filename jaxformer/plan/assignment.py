@@ -31,10 +31,9 @@ class CompiledBuffer(NamedTuple):
 
 
 class AllocatedBuffer(NamedTuple):
-    """An array with its memory range and lifetime."""
+    """An array in memory with its lifetime."""
 
     bytes: int
-    """Its size."""
     name: str
     """The instruction that computes it."""
     first: int

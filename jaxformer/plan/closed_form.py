@@ -47,15 +47,7 @@ class Work:
 
 
 def work_of(config: Config, slice_: Slice) -> Work:
-    """The work of a step of an experiment on a slice.
-
-    Args:
-        config: The experiment.
-        slice_: The chips.
-
-    Returns:
-        The work. The optimizer traffic assumes AdamW.
-    """
+    """The work of a step of an experiment on a slice; the optimizer traffic assumes AdamW."""
     model = config.model
     parts = config.train.gradient_accumulation
     mesh = config.mesh.axis_sizes(slice_.num_devices)
@@ -145,17 +137,7 @@ def sent(
     For each micro-batch, a device gathers the parameters in both passes and scatters their
     gradients. A layer that is sharded over the tensor axis sums its activations twice in each pass.
     A mixture that is sharded over the expert axis gathers its tokens and scatters its results.
-
-    Args:
-        model: The sizes.
-        mesh: The devices along each axis.
-        parameters: Parameters of the whole model.
-        tokens: Tokens of the batch on all devices.
-        parts: Number of micro-batches, for gradient accumulation.
-        gradient_bytes: Bytes per element of a gradient.
-
-    Returns:
-        The collectives.
+    `parts` is the number of micro-batches; parameters and tokens are those of all devices.
     """
     _, fsdp, tensor, sequence, expert = (mesh.get(axis, 1) for axis in MESH_AXES)
     read = tokens // (row_shards(mesh) * sequence)
@@ -262,16 +244,11 @@ def with_remat(model: ModelConfig, remat: Remat) -> ModelConfig:
 
 def parameter_count(model: ModelConfig) -> int:
     """Returns the number of parameters of a model."""
-    return _counts(with_remat(model, "none"))[0]
+    shapes = abstract_model_of(with_remat(model, "none")).shapes
+    return sum(prod(x.shape) for x in shapes.values())
 
 
 def expert_parameter_count(model: ModelConfig) -> int:
     """Returns the number of parameters of the experts of a model."""
-    return _counts(with_remat(model, "none"))[1]
-
-
-def _counts(config: ModelConfig) -> tuple[int, int]:
-    model = abstract_model_of(config)
-    sizes = {name: prod(x.shape) for name, x in model.shapes.items()}
-    of_experts = (size for name, size in sizes.items() if "expert" in model.axes[name])
-    return sum(sizes.values()), sum(of_experts)
+    found = abstract_model_of(with_remat(model, "none"))
+    return sum(prod(x.shape) for name, x in found.shapes.items() if "expert" in found.axes[name])

@@ -90,9 +90,7 @@ def _axes(text: str, mesh: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _groups(text: str, num_devices: int) -> np.ndarray:
-    """Returns the groups of communicating devices `[group, member]`; only the first if axes are
-    named.
-    """
+    """Returns the groups of devices `[group, member]`; only the first if axes are named."""
     if found := _IOTA.search(text):
         return _iota(found[2], found[3]).reshape(_numbers(found[1])[0], -1)
     if found := _NAMED.search(text):

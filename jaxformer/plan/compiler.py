@@ -55,7 +55,6 @@ class CompiledStep:
     seconds: float
     """The compilation time."""
     collectives: list[Collective]
-    """The collectives of one step."""
     buffers: list[CompiledBuffer]
     """The largest arrays at peak memory."""
 
@@ -101,22 +100,10 @@ def topology_devices(slice_: Slice) -> list[jax.Device]:
 
 
 def compile_step(config: Config, slice_: Slice) -> CompiledStep:
-    """Compiles the training step of an experiment for a slice, until all memory is assigned.
+    """Compiles the training step of an experiment for TPUs, until all memory is assigned.
 
     The compiler runs in a separate process, which is then stopped: generating the code takes
     minutes longer.
-
-    Args:
-        config: The experiment.
-        slice_: TPUs.
-
-    Returns:
-        The compiled step.
-
-    Raises:
-        RunError: libtpu is not installed.
-        ConfigError: The experiment cannot run on this number of devices.
-        JaxRuntimeError: The compiler fails for a reason other than memory.
     """
     if not is_installed():
         raise RunError(INSTALL)

@@ -25,9 +25,8 @@ _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 _ROW = re.compile(r"^(\d+) (.*)$")
 _FIELD = re.compile(r"(\w+)=(\d+)")
-_HELPERS = "functional/"
-"""Helper functions that are skipped in favor of their callers when naming the source of an array.
-"""
+_PACKAGE, _HELPERS = "jaxformer", "functional/"
+"""The source of an array is a line of the package, of the caller if it is in a helper function."""
 
 
 class Array(NamedTuple):
@@ -54,11 +53,10 @@ class Instruction:
     """An instruction of a compiled program."""
 
     name: str
-    """Its name."""
     type: str
     """The result type in XLA's notation."""
     opcode: str
-    """The opcode: "fusion", "all-gather"."""
+    """"fusion", "all-gather", ..."""
     rest: str
     """Operands, attributes and metadata in XLA's notation."""
 
@@ -92,17 +90,12 @@ class Instruction:
     def count(self) -> int | None:
         """The value of a scalar integer constant; None for any other instruction."""
         is_integer = self.type.startswith(("s32[]", "u32[]", "s64[]"))
-        return (
-            int(self.rest.partition(")")[0]) if is_integer and self.opcode == "constant" else None
-        )
+        is_count = is_integer and self.opcode == "constant"
+        return int(self.rest.partition(")")[0]) if is_count else None
 
 
 class Module:
-    """A compiled program.
-
-    Args:
-        text: The output of `--xla_dump_hlo_as_text`.
-    """
+    """A compiled program, from the output of `--xla_dump_hlo_as_text`."""
 
     def __init__(self, text: str):
         self.computations: dict[str, list[Instruction]] = {}
@@ -167,7 +160,7 @@ class Module:
         for name in self.runs:
             yield from ((each, name) for each in self.computations.get(name, ()))
 
-    def source(self, instruction: Instruction, package: str = "jaxformer") -> str:
+    def source(self, instruction: Instruction) -> str:
         """Returns the source line of an instruction: "jaxformer/nn/attention.py:180"."""
         found = _FRAME.search(instruction.rest)
         frame = int(found[1]) if found else 0
@@ -178,8 +171,8 @@ class Module:
             fields = _fields(self._tables["StackFrames"].get(frame, ""))
             place = _fields(self._tables["FileLocations"].get(fields.get("file_location_id"), ""))
             file = self._tables["FileNames"].get(place.get("file_name_id"), "").strip('"')
-            _, ours, path = file.rpartition(f"/{package}/")
-            line = f"{package}/{path}:{place.get('line')}"
+            _, ours, path = file.rpartition(f"/{_PACKAGE}/")
+            line = f"{_PACKAGE}/{path}:{place.get('line')}"
             if ours and not path.startswith(_HELPERS):
                 return line
             innermost = innermost or (line if ours else "")

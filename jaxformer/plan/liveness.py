@@ -45,11 +45,9 @@ class LiveBuffer(NamedTuple):
     """An array in memory."""
 
     value: Value
-    """The array."""
     maker: str
     """The operation that produces it."""
     bytes: int
-    """Its memory."""
 
 
 @dataclass

@@ -22,7 +22,7 @@ class Buffer(NamedTuple):
     bytes: int
     """Bytes on one device."""
     text: str
-    """A description: "bfloat16[16, 8192, 14336] of dot_general"."""
+    """"bfloat16[16, 8192, 14336] of dot_general"."""
     source: str
     """The source line: "functional/derivatives.py:80"."""
 
@@ -36,7 +36,6 @@ class MemoryEstimate:
     buffers: tuple[Buffer, ...]
     """The temporary arrays, largest first."""
     assumptions: tuple[str, ...]
-    """The assumptions of the estimate."""
 
     @property
     def peak(self) -> int:
@@ -61,7 +60,7 @@ def estimate(step: TracedStep) -> MemoryEstimate:
     time in the traced program (see `plan.liveness`).
     """
     program = step.train_program
-    state = step.train_program.state_shapes
+    state = program.state_shapes
     layout = layout_of(step.slice.chip)
     parts = {
         "parameters": layout.bytes_of_tree(state.params),

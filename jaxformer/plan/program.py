@@ -65,16 +65,14 @@ class Value:
 
 @dataclass(eq=False)
 class Operation:
-    """An operation."""
+    """An equation of a jaxpr."""
 
     name: str
     """The name of the primitive."""
     operands: list[Value | None]
     """The operands without constants; in loops, None stands for a constant."""
     results: list[Value]
-    """The results."""
     equation: JaxprEqn
-    """The equation of the jaxpr."""
     bodies: "list[Program]" = field(default_factory=list)
     """The body of a loop, or the branches of a conditional."""
 
@@ -84,9 +82,7 @@ class Program:
     """Operations in the order of the trace."""
 
     inputs: list[Value]
-    """The arguments."""
     operations: list[Operation]
-    """The operations."""
     outputs: list[Value | None]
     """The results; None for a constant."""
 

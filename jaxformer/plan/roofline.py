@@ -90,19 +90,9 @@ def step_time(step: TracedStep) -> StepTime:
 def time_of(
     work: Work, slice_: Slice, mesh: Mapping[str, int], shares: Shares | None = None
 ) -> StepTime:
-    """The time of a step.
-
-    Args:
-        work: The work of the step.
-        slice_: The chips.
-        mesh: The devices along each axis.
-        shares: The fractions of the peaks that it reaches; None uses those fitted for the chip.
-
-    Returns:
-        The time.
-    """
+    """The time of a step that reaches some shares of the peaks; None: those fitted for the chip."""
     chip = slice_.chip
-    shares = shares or shares_of(slice_.chip)
+    shares = shares or shares_of(chip)
     peak = chip.peak_flops.value
     terms = {"compute": work.products / (shares.products * peak)}
     terms["compute"] += work.attention / (shares.attention * peak)

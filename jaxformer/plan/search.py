@@ -5,11 +5,12 @@ until enough of them fit.
 """
 
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, isqrt, log2
 from operator import le
+from typing import Any
 
 from jaxformer.config import Config
 from jaxformer.config.experiment import check_mesh
@@ -52,9 +53,7 @@ class Candidate:
     config: Config
     """The experiment with its mesh, rematerialisation and gradient accumulation."""
     slice: Slice
-    """The chips."""
     memory: MemoryEstimate
-    """The memory of a device."""
     step: StepTime
     """The time of a step; with a ramp, of the last stage."""
     why: str = ""
@@ -148,9 +147,7 @@ def _ranked(traced: list[Candidate]) -> list[Candidate]:
 
 
 def winner(config: Config, slice_: Slice) -> Candidate:
-    """Returns the fastest way to train an experiment on a slice; raises ConfigError if nothing
-    fits.
-    """
+    """Returns the fastest way to train an experiment on a slice, or raises ConfigError."""
     traced = _traced(config, slice_)
     if found := _ranked(traced):
         return found[0]
@@ -163,7 +160,8 @@ def winner(config: Config, slice_: Slice) -> Candidate:
             f"{nearest.name}, needs {nearest.memory.peak / GIB:.2f}; take more chips, a chip with "
             f"more memory, or a smaller batch{_or_pad(config, slice_)}"
         )
-    if any(_divides(replace(config, mesh=mesh), slice_) for mesh in _meshes(config.model, slice_)):
+    meshes = _meshes(config.model, slice_)
+    if any(_passes(check, replace(config, mesh=mesh), slice_) for mesh in meshes):
         raise ConfigError(
             f"chips = {slice_.name!r}: the state of this config does not fit on any mesh in the "
             f"{available:.2f} GiB of a device; take more chips, or a chip with more "
@@ -194,7 +192,7 @@ def _why_not_divided(config: Config, slice_: Slice) -> str:
     meshes = [
         mesh
         for mesh in _meshes(model, slice_)
-        if mesh.sequence == 1 and _divides_model(model, mesh)
+        if mesh.sequence == 1 and _passes(check_mesh, model, vars(mesh))
     ]
     least = parts * min(row_shards(vars(mesh)) for mesh in meshes)
     phase = next(phase for phase in config.data.phases if phase.batch_size % least)
@@ -229,7 +227,7 @@ def _candidates(config: Config, slice_: Slice) -> Iterator[Config]:
     models += [model] if model not in models else []
     for mesh in _meshes(model, slice_):
         placed = replace(config, mesh=mesh)
-        if not _divides(placed, slice_):
+        if not _passes(check, placed, slice_):
             continue
         for each in models:
             changed = replace(placed, model=each)
@@ -261,19 +259,10 @@ def _divisors(number: int, count: int) -> Iterator[tuple[int, ...]]:
                 yield size, *others
 
 
-def _divides(config: Config, slice_: Slice) -> bool:
-    """Whether the mesh divides the batch and the model."""
+def _passes(test: Callable, *arguments: Any) -> bool:
+    """Whether a check, such as that a mesh divides the batch and the model, raises no error."""
     try:
-        check(config, slice_)
-    except ConfigError:
-        return False
-    return True
-
-
-def _divides_model(model: ModelConfig, mesh: MeshConfig) -> bool:
-    """Whether the mesh divides the model."""
-    try:
-        check_mesh(model, vars(mesh))
+        test(*arguments)
     except ConfigError:
         return False
     return True
@@ -323,7 +312,7 @@ def _in_more_parts(candidate: Candidate) -> Config | None:
         return None
     factor = 2 ** ceil(log2((candidate.memory.peak - state) / (limit - state)))
     smaller = _with_parts(config, factor * config.train.gradient_accumulation)
-    return smaller if _divides(smaller, candidate.slice) else None
+    return smaller if _passes(check, smaller, candidate.slice) else None
 
 
 def _with_parts(config: Config, parts: int) -> Config:

@@ -29,7 +29,6 @@ class TracedStep:
     config: Config
     """The experiment, with concrete mesh sizes."""
     slice: Slice
-    """The chips."""
     train_program: TrainProgram
     """The step and the shapes of its state."""
 
@@ -74,17 +73,14 @@ def trace_step(config: Config, slice_: Slice) -> TracedStep:
 
 
 def train_program(config: Config, mesh: Mesh | AbstractMesh) -> TrainProgram:
-    """Returns the training program of an experiment, with only shapes for teacher or reference
-    parameters.
-    """
+    """Returns the training program of an experiment, with shapes of teacher and reference alone."""
     train, loss = config.train, None
     if train.steps is None:  # the data determines it; the schedule needs some number
         train = replace(train, steps=1)
-    teacher, _ = teacher_of(config.train)
+    teacher, _ = teacher_of(train)
     if teacher is not None:
-        settings = train.distillation
         lengths = config.data.lengths
-        loss = abstract_distillation_loss(settings, config.model, lengths, teacher, mesh)
+        loss = abstract_distillation_loss(train.distillation, config.model, lengths, teacher, mesh)
     if train.preference is not None:
         loss = preference_loss(train.preference)
     return TrainProgram(config.model, config.optimizer, train, mesh, loss)
