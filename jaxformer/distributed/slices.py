@@ -27,7 +27,6 @@ class Slice:
     """The chips of a job: slices of a TPU pod, or GPUs."""
 
     chip: Chip
-    """The kind of chip."""
     topology: tuple[int, ...]
     """Chips along each dimension of one slice's torus, or the number of GPUs."""
     num_slices: int = 1
@@ -49,10 +48,15 @@ class Slice:
         return math.ceil(math.prod(self.topology) / self.chip.chips_per_host) * self.num_slices
 
     @property
+    def shape(self) -> str:
+        """The topology of each slice as it is written: "4x4x4"."""
+        return _written(self.topology)
+
+    @property
     def name(self) -> str:
         """The name in the format of `parse_chips`: "v5p:4x4x4*2"."""
         several = f"*{self.num_slices}" if self.num_slices > 1 else ""
-        return f"{self.chip.name}:{_written(self.topology)}{several}"
+        return f"{self.chip.name}:{self.shape}{several}"
 
     @property
     def wraps(self) -> tuple[bool, ...]:
@@ -67,18 +71,7 @@ class Slice:
 
 
 def parse_chips(text: str) -> Slice:
-    """Parses the name of a slice.
-
-    Args:
-        text: A chip and its topology, "v5p:4x4x4"; a suffix "*2" for two slices; "h100:64" for
-            GPUs.
-
-    Returns:
-        The slice.
-
-    Raises:
-        ArgumentError: The chip or the topology does not exist; the message names the nearest ones.
-    """
+    """Parses a chip and its topology: "v5p:4x4x4", "v5p:4x4x4*2" for two slices, "h100:64"."""
     name, colon, rest = text.partition(":")
     chip = find_chip(name)
     if not colon or not rest:
@@ -167,7 +160,7 @@ def _nearest(chip: Chip, topology: tuple[int, ...]) -> list[tuple[int, ...]]:
 def _listed(chip: Chip) -> str:
     if chip.kind == "gpu":
         return f"machines of {chip.chips_per_host}"
-    shown = [_written(each.topology) for each in islice(slices_of(chip), 8)]
+    shown = [each.shape for each in islice(slices_of(chip), 8)]
     return ", ".join(shown) + (", ..." if chip.torus_dimensions == 3 else "")
 
 

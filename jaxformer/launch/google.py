@@ -57,11 +57,6 @@ def machine_type(slices: Slice) -> str:
     return google_names(slices.chip).machine
 
 
-def topology(slices: Slice) -> str:
-    """Returns the topology of each slice in Google's notation: "4x4x4"."""
-    return "x".join(map(str, slices.topology))
-
-
 def accelerator_type(slices: Slice) -> str:
     """Returns the accelerator type of each slice in the Cloud TPU API: "v5p-128" for v5p:4x4x4."""
     names, chip = google_names(slices.chip), slices.chip

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+import yaml
+
 from jaxformer.checks import check_argument
 from jaxformer.distributed.slices import Slice, parse_chips
 from jaxformer.errors import ArgumentError
-from jaxformer.launch.google import google_names, machine_type, topology
+from jaxformer.launch.google import google_names, machine_type
 from jaxformer.launch.job import STOPPED, Job, check_nodes
 from jaxformer.launch.kueue import queue_objects
-from jaxformer.launch.manifest import yaml_text
 
 _PORT = 55527
 _DRIVER = "/usr/local/nvidia/lib64"
@@ -111,11 +112,11 @@ def jobset_manifest(job: Job, cluster: JobSet) -> str:
     """
     slices = parse_chips(cluster.chips)
     check_nodes(cluster.nodes, slices)
-    replicated = "slice" if slices.chip.kind == "tpu" else "workers"
+    tpu = slices.chip.kind == "tpu"
+    replicated = "slice" if tpu else "workers"
     _check_names(job, slices, replicated)
     _check_run_dir(job, cluster)
     labels = {"kueue.x-k8s.io/queue-name": cluster.queue} if cluster.queue else {}
-    tpu = slices.chip.kind == "tpu"
     exclusive = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
     jobset = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -151,7 +152,8 @@ def jobset_manifest(job: Job, cluster: JobSet) -> str:
     if cluster.create_queue:
         selector = _node_selector(cluster, slices)
         objects = [*queue_objects(cluster.queue, cluster.namespace, slices, selector), jobset]
-    return _heading(job, cluster, slices) + yaml_text(objects)
+    options = {"sort_keys": False, "width": 1000, "allow_unicode": True}
+    return _heading(job, cluster, slices) + yaml.dump_all(objects, Dumper=_Dumper, **options)
 
 
 def _job_spec(job: Job, cluster: JobSet, slices: Slice, replicated: str) -> dict[str, Any]:
@@ -179,10 +181,11 @@ def _job_spec(job: Job, cluster: JobSet, slices: Slice, replicated: str) -> dict
 def _pod_spec(job: Job, cluster: JobSet, slices: Slice, replicated: str) -> dict[str, Any]:
     gpu = slices.chip.kind == "gpu"
     resource = "nvidia.com/gpu" if gpu else "google.com/tpu"
-    volumes = {
-        claim: {"persistentVolumeClaim": {"claimName": claim}} for claim in cluster.mounts
-    } | ({"shared-memory": {"emptyDir": {"medium": "Memory"}}} if gpu else {})
-    mounts = cluster.mounts | ({"shared-memory": "/dev/shm"} if gpu else {})
+    mounts = dict(cluster.mounts)
+    volumes = {claim: {"persistentVolumeClaim": {"claimName": claim}} for claim in mounts}
+    if gpu:
+        mounts["shared-memory"] = "/dev/shm"
+        volumes["shared-memory"] = {"emptyDir": {"medium": "Memory"}}
     container = {
         "name": _CONTAINER,
         "image": cluster.image,
@@ -191,9 +194,8 @@ def _pod_spec(job: Job, cluster: JobSet, slices: Slice, replicated: str) -> dict
         "resources": {"limits": {resource: slices.chips // slices.hosts}},
     }
     if mounts:
-        container["volumeMounts"] = [
-            {"name": name, "mountPath": path} for name, path in mounts.items()
-        ]
+        paths = [{"name": name, "mountPath": path} for name, path in mounts.items()]
+        container["volumeMounts"] = paths
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": cluster.grace,
@@ -237,7 +239,7 @@ def _node_selector(cluster: JobSet, slices: Slice) -> dict[str, str]:
     if slices.chip.kind == "tpu":
         found = {
             "cloud.google.com/gke-tpu-accelerator": names.accelerator,
-            "cloud.google.com/gke-tpu-topology": topology(slices),
+            "cloud.google.com/gke-tpu-topology": slices.shape,
         }
     else:
         found = {"cloud.google.com/gke-accelerator": names.accelerator}
@@ -278,7 +280,7 @@ def _heading(job: Job, cluster: JobSet, slices: Slice) -> str:
     if cluster.node_selector:
         needs = f"{hosts} nodes with {each} GPUs each"
     else:
-        shape = f"--tpu-topology={topology(slices)}"
+        shape = f"--tpu-topology={slices.shape}"
         if slices.chip.kind == "gpu":
             kind = google_names(slices.chip).accelerator
             shape = f"--accelerator=type={kind},count={each},gpu-driver-version=latest"
@@ -294,3 +296,21 @@ def _heading(job: Job, cluster: JobSet, slices: Slice) -> str:
         f"# Stop:   kubectl delete {here} jobset {job.name}\n"
         "# The same manifest, applied again, continues the run from its last checkpoint.\n"
     )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes every string that another YAML parser could interpret differently."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    plain = re.fullmatch(r"[A-Za-z][\w./:-]+\w|--[a-z][\w.-]+", value, re.ASCII) is not None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if plain else '"')
+
+
+_Dumper.add_representer(str, _represent)

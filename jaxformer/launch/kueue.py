@@ -14,8 +14,7 @@ def queue_objects(
     """Returns the objects of a queue with a quota for some chips."""
     tpu = slices.chip.kind == "tpu"
     resource = "google.com/tpu" if tpu else "nvidia.com/gpu"
-    shape = "x".join(map(str, slices.topology))
-    flavor = f"{slices.chip.name}-{shape}" if tpu else slices.chip.name
+    flavor = f"{slices.chip.name}-{slices.shape}" if tpu else slices.chip.name
     quota = {"name": resource, "nominalQuota": str(slices.chips)}
     return [
         {

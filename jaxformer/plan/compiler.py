@@ -85,15 +85,15 @@ def topology_devices(slice_: Slice) -> list[jax.Device]:
         raise RunError(INSTALL)
     from jax.experimental import topologies
 
-    chip, topology = slice_.chip.name, slice_.topology
+    chip = slice_.chip.name
     # Without wraparound links, XLA implements gathers by reducing zeros.
-    wraps = (*slice_.wraps, *[False] * (3 - len(topology)))
+    wraps = (*slice_.wraps, *[False] * (3 - len(slice_.wraps)))
     options = dict(_OPTIONS.get(chip, {}), wrap=wraps)
     if slice_.chips == 1:
         options["chips_per_host_bounds"] = (1, 1, 1)
     if slice_.num_slices > 1:
         options["num_slices"] = slice_.num_slices
-    name = f"{chip}:{'x'.join(map(str, topology))}"
+    name = f"{chip}:{slice_.shape}"
     with _environment():
         found = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
     return list(found.devices)
