@@ -17,9 +17,6 @@ def keep_compiled(folder: Path | None = None) -> None:
     they may not run on another CPU, nor are those of a job of several processes: if only some find
     a program, the others wait for them while they compile. A folder that
     JAX_COMPILATION_CACHE_DIR names is used as it is.
-
-    Args:
-        folder: The folder; None: the default.
     """
     if folder is None:
         alone = jax.process_count() == 1 and jax.default_backend() != "cpu"

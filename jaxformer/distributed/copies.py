@@ -18,16 +18,9 @@ def sum_over_replicas(function: Callable, arguments: Sequence[Any], cut: int) ->
 
     .. math:: f(x) = \sum_{c} f(x_c)
 
-    where :math:`x_c` are the rows of replica c. Otherwise the compiler would reduce over replicas
-    in every iteration of a loop inside `function`.
-
-    Args:
-        function: A sum over rows, taking arrays and pytrees of arrays.
-        arguments: Its arguments.
-        cut: The index of the argument whose arrays have rows: `[parts, rows, ...]`.
-
-    Returns:
-        `function(*arguments)`, up to the order of summation.
+    where :math:`x_c` are the rows of replica c, in the arrays `[parts, rows, ...]` of the argument
+    at the index `cut`. Otherwise the compiler would reduce over replicas in every iteration of a
+    loop inside `function`.
     """
     mesh = jax.sharding.get_abstract_mesh()
     # If other axes shard rows too, the chunked loss adds unreduced arrays, which JAX (0.10) does

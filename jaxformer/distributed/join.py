@@ -36,15 +36,7 @@ _exit_lock = threading.Lock()
 
 
 def join(job: DistributedConfig) -> int:
-    """Connects to the other processes of a job.
-
-    Returns:
-        The number of processes if known before JAX starts; 1 without a job.
-
-    Raises:
-        ConfigError: The job is described incompletely, or the host of process 0 is unknown.
-        RunError: The processes do not meet in time, which another start may mend.
-    """
+    """Connects to the other processes of a job; returns their number, or 1 if it is unknown."""
     found = find_processes(job, os.environ)
     if found is None:
         return 1
@@ -85,16 +77,10 @@ def join(job: DistributedConfig) -> int:
 
 
 def leave(status: int, failed: bool) -> int:
-    """Leaves the job of several processes, if there is one.
+    """Leaves the job of several processes, if there is one; returns the exit status.
 
-    Args:
-        status: The exit status.
-        failed: Whether this process ends early. It then exits here, so that the others, which may
-            be waiting for it in the middle of a step, are notified at once. It also exits, with
-            status 1, if the others ended early.
-
-    Returns:
-        The status.
+    A process that has failed exits here, so that the others, which may be waiting for it in the
+    middle of a step, are notified at once. It also exits, with status 1, if the others ended early.
     """
     if not jax.distributed.is_initialized():
         return status
@@ -117,14 +103,10 @@ def leave(status: int, failed: bool) -> int:
 
 
 def make_cpu_devices(mesh: MeshConfig, num_processes: int = 1) -> None:
-    """Creates a virtual device per CPU core if a mesh needs several devices.
+    """Creates virtual devices on the CPU cores if a mesh needs several devices.
 
     A number of devices set by the user is kept, and a mesh larger than the number of cores fails
     later with a message that explains how to get more devices. Accelerators are not affected.
-
-    Args:
-        mesh: The mesh to run on.
-        num_processes: Processes that share it.
     """
     chosen = "JAX_NUM_CPU_DEVICES" in os.environ
     forced = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
@@ -136,8 +118,7 @@ def make_cpu_devices(mesh: MeshConfig, num_processes: int = 1) -> None:
 
 @contextlib.contextmanager
 def _exit_on_disconnect() -> Iterator[None]:
-    """Context manager: connections made within it end this process with a message when another one
-    is lost.
+    """Lets connections made within it end this process with a message when another one is lost.
 
     By default JAX's client ends the process with a C++ stack trace. It supports a callback, for
     which `jax.distributed.initialize` has no argument. If jaxlib cannot convert the callback's

@@ -24,13 +24,10 @@ _QUIET = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 60, "TCP_KEEPCNT": 10}
 
 
 class Lifelines:
-    """The connections of a process: those of the first one lead to all others.
+    """The connections of a process: those of the first one, on `host`, lead to all others.
 
-    Args:
-        store: JAX's key-value store of the job.
-        index: The index of this process.
-        host: The host of the first process.
-        lost: Called in a thread when a process at the other end dies without `release`.
+    `store` is JAX's key-value store of the job. `lost` is called in a thread when a process at the
+    other end dies without `release`.
     """
 
     def __init__(self, store: Any, index: int, host: str, lost: Callable[[], None]):

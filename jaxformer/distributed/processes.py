@@ -51,19 +51,10 @@ def placed(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
 
 
 class DeviceBatches:
-    """Converts batches of NumPy arrays with this process's rows to global arrays on the mesh.
-
-    Args:
-        batches: Yields dictionaries of arrays, ``[local rows, ...]``.
-        sharding: The sharding of the rows of a batch.
-        num_rows: B.
-    """
+    """Converts batches of NumPy arrays with this process's rows to global arrays on the mesh."""
 
     def __init__(
-        self,
-        batches: Iterator[Mapping[str, np.ndarray]],
-        sharding: NamedSharding,
-        num_rows: int,
+        self, batches: Iterator[Mapping[str, np.ndarray]], sharding: NamedSharding, num_rows: int
     ):
         self._batches = batches
         self._sharding = sharding

@@ -44,11 +44,7 @@ _OFF = ("", "0", "false", "off", "no")
 
 # Environment variables and XLA flags, their harmful values (None: all but "off"), and effects.
 _HARMFUL: tuple[tuple[str, str | None, str], ...] = (
-    (
-        "JAX_ENABLE_X64",
-        None,
-        "integers and floats have 64 bits instead of 32",
-    ),
+    ("JAX_ENABLE_X64", None, "integers and floats have 64 bits instead of 32"),
     ("JAX_DISABLE_JIT", None, "nothing is compiled: a hundred times slower"),
     ("JAX_DISABLE_MOST_OPTIMIZATIONS", None, "compiles fast and runs slowly"),
     ("JAX_DEBUG_NANS", None, "waits for every result: slow"),

@@ -13,14 +13,11 @@ ALONE = "--job.num-processes 1"
 
 
 class Processes(NamedTuple):
-    """The arguments of `jax.distributed.initialize`; None for values that the launcher does not
-    set.
-    """
+    """The arguments of `jax.distributed.initialize`; None for those that no launcher sets."""
 
     coordinator: str | None
     """HOST:PORT of process 0."""
     count: int | None
-    """The number of processes."""
     index: int | None
     """The index of this process, from 0."""
     devices: tuple[int, ...] | None = None

@@ -14,9 +14,7 @@ from jaxformer.distributed.launchers.gpus import local_gpus
 
 
 class OpenMpi(Launcher):
-    """The processes of an mpirun; since Open MPI 5 it does not provide the address of the first
-    one.
-    """
+    """The processes of an mpirun, which since Open MPI 5 does not tell the address of the first."""
 
     def detect(self, variables: Variables) -> Processes | None:
         count = number(variables, "OMPI_COMM_WORLD_SIZE", 1)

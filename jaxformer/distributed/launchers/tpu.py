@@ -41,9 +41,7 @@ class TpuPod(Launcher):
 class CloudTpuVm(Launcher):
     """Hosts that Google's metadata server lists, for Cloud TPU VMs, where no variables are set.
 
-    Args:
-        metadata: Reads an attribute of this machine; returns None if it does not exist.
-        has_tpu: Whether this machine has TPU chips; the metadata server is only queried if so.
+    Only a machine that `has_tpu` is asked for its `metadata`, which are None if they do not exist.
     """
 
     def __init__(
@@ -56,9 +54,7 @@ class CloudTpuVm(Launcher):
 
     def detect(self, variables: Variables) -> Processes | None:
         skipped = variables.get("TPU_SKIP_MDS_QUERY") or variables.get("JAX_PLATFORMS") == "cpu"
-        chosen = any(
-            name in variables for name in _CHOSEN_CHIPS
-        )  # the user selected some of the chips
+        chosen = any(name in variables for name in _CHOSEN_CHIPS)  # the user selected some chips
         if skipped or chosen or _listed_workers(variables) or not self._has_tpu():
             return None
         endpoints = self._metadata("worker-network-endpoints")
