@@ -7,7 +7,6 @@ until enough of them fit.
 from bisect import insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from math import ceil, isqrt, log2
 from operator import le
 from typing import Any
@@ -122,7 +121,11 @@ def best(config: Config, slice_: Slice) -> list[Candidate]:
 
 def _traced(config: Config, slice_: Slice) -> list[Candidate]:
     """Traces candidates, fastest first, until enough of them fit."""
-    order = partial(_seconds, slice_=slice_)
+
+    def order(each: Config) -> float:
+        """The time of a step without a trace; with a ramp, of the last stage."""
+        return time_of(work_of(each, slice_), slice_, vars(each.mesh)).seconds
+
     waiting = sorted(_candidates(config, slice_), key=order)
     traced: list[Candidate] = []
     while waiting and len(traced) < MOST_TRACES and sum(x.fits for x in traced) < WANTED:
@@ -287,10 +290,10 @@ def _rough_bytes(config: Config) -> float:
     experts = expert_parameter_count(model)
     held = parameter_count(model) - experts + experts / mesh.expert
     parts = config.train.gradient_accumulation * row_shards(vars(mesh)) * mesh.sequence
-    tokens = max(
-        stage.config.data.batch_size * _longest_row(stage.config) // parts
-        for stage in stages_of(config)
-    )
+    tokens = 0
+    for stage, _ in stages_of(config):
+        longest = stage.data.sequences_per_row * max(stage.row_lengths.values())
+        tokens = max(tokens, stage.data.batch_size * longest // parts)
     found = 4 * _FLOAT_BYTES * held / (mesh.fsdp * mesh.tensor)
     for stack in model.stacks:
         layer = saved_bytes(stack.with_fields(remat="none"), tokens, mesh.tensor)
@@ -322,15 +325,6 @@ def _with_parts(config: Config, parts: int) -> Config:
 def _compares_rows(model: ModelConfig) -> bool:
     """Whether the loss depends on how a batch is split."""
     return any(head.compares_rows for head in model.heads)
-
-
-def _longest_row(config: Config) -> int:
-    return config.data.sequences_per_row * max(config.row_lengths.values())
-
-
-def _seconds(config: Config, slice_: Slice) -> float:
-    """Returns the time of a step without tracing it; with a ramp, of the last stage."""
-    return time_of(work_of(config, slice_), slice_, vars(config.mesh)).seconds
 
 
 def _reason(winner: Candidate, other: Candidate | None = None) -> str:
