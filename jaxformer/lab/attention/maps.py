@@ -105,7 +105,9 @@ def text_maps(
     check_fits("target", read, config.decoder_position)
     inputs |= _row("decoder_input_ids", read)
     found = forward(pretrained, inputs, output_attentions=True)
-    names = [_name(tokenizer.rust, id_) for id_ in read]
+    rust = tokenizer.rust
+    decoded = (rust.decode([id_], skip_special_tokens=False).strip() for id_ in read)
+    names = [text or rust.id_to_token(id_) for text, id_ in zip(decoded, read, strict=True)]
     kinds = {
         "encoder_attentions": (f"encoder {_SELF}", labels, labels, False),
         "decoder_attentions": (f"decoder {_SELF}", names, names, True),
@@ -147,10 +149,6 @@ def _maps(
 
 def _row(name: str, ids: Sequence[int]) -> dict[str, np.ndarray]:
     return {name: np.array(ids, np.int32)[None]}
-
-
-def _name(rust, id_: int) -> str:
-    return rust.decode([id_], skip_special_tokens=False).strip() or rust.id_to_token(id_)
 
 
 def _written(pretrained: Pretrained, ids: np.ndarray, count: int) -> list[int]:

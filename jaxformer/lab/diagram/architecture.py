@@ -176,7 +176,8 @@ def _column(
     layers = stack.stack.repeats
     rows = jax.tree.leaves(blocks)[0].shape[0]
     entry, drawn = node, blocks[-1]
-    width = _width(drawn, config)
+    # The width of the residual stream is that of the block's norms, if it has any.
+    width = next((norm.dim for norm in drawn.norms), config.model_dim)
     shapes[entry] = f"[B, {letter}, {width:,}]"
     boxes, norms = _block_boxes(drawn, rows, masked)
     output = arrange(drawn.residual, entry, boxes, norms)
@@ -202,11 +203,6 @@ def _column(
         cross=[each for each in block if each.box in crossing],
         shapes=shapes,
     )
-
-
-def _width(block: Block, config: ModelConfig) -> int:
-    """Returns the width of the residual stream of a block, taken from its norms if it has any."""
-    return next((norm.dim for norm in block.norms), config.model_dim)
 
 
 def _block_boxes(block: Block, rows: int, masked: bool) -> tuple[list[Box], list[Box | None]]:

@@ -79,13 +79,13 @@ def twin_outputs(pretrained: Pretrained, text: str) -> TwinOutputs:
         config=without_positions(pretrained.config),
         describe=described_by(pretrained.checkpoint),
     )
-    sees_all, causal = True, pretrained.config.causal
+    causal = pretrained.config.causal
     return TwinOutputs(
         [token.shown(text) for token in tokens],
         pairs,
-        _distances(pretrained, inputs, sees_all),
-        _distances(plain, inputs, sees_all),
-        _distances(plain, inputs, not sees_all) if causal else None,
+        _distances(pretrained, inputs, sees_all=True),
+        _distances(plain, inputs, sees_all=True),
+        _distances(plain, inputs, sees_all=False) if causal else None,
     )
 
 
@@ -156,6 +156,8 @@ def _hidden(model: Model, config: ModelConfig, ids: jax.Array, sees_all: bool) -
 
 
 def _draw(found: TwinOutputs, names: Sequence[str], maps: Sequence[np.ndarray]):
+    from matplotlib.patches import Rectangle
+
     side = max(3.2, 0.26 * len(found.pieces) + 1.2)
     size = (side * len(maps) + 0.8, side + 0.6)
     title = "Distance of the outputs of two tokens (black frames: identical tokens)"
@@ -168,14 +170,9 @@ def _draw(found: TwinOutputs, names: Sequence[str], maps: Sequence[np.ndarray]):
         axes.set_aspect("equal")
         axes.set_xticks(places, found.pieces, rotation=90, fontsize=8)
         axes.set_yticks(places, found.pieces, fontsize=8)
+        looks = {"fill": False, "edgecolor": "black", "linewidth": 1.4}
         for i, j in found.pairs:
             for x, y in ((i, j), (j, i)):
-                axes.add_patch(_frame(x, y))
+                axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, **looks))
     figure.colorbar(image, ax=row, label="distance / length of an output", shrink=0.8)
     return figure
-
-
-def _frame(x: int, y: int):
-    from matplotlib.patches import Rectangle
-
-    return Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, edgecolor="black", linewidth=1.4)

@@ -8,7 +8,6 @@ from jaxformer.functional import Learned, T5Bias, t5_bias
 from jaxformer.lab.drawing import COLOURS, canvas, frame, heat_map
 from jaxformer.lab.positions.compiled import sinusoidal_code
 from jaxformer.lab.positions.section import Number, Picture, Section
-from jaxformer.models.model import ModelConfig
 from jaxformer.pretrained.model import Pretrained
 
 _SUFFIX = "inputs.position_table"
@@ -18,8 +17,10 @@ _MOST_ROWS = 512
 def trained_section(pretrained: Pretrained, name: str) -> Section:
     """Describes the learned tables and biases of a trained model."""
     pictures, numbers = [], []
+    config = pretrained.config
     for path, array in pretrained.parameters.items():
-        scheme = _scheme(pretrained.config, path)
+        decodes = config.is_encoder_decoder and path.startswith("decoder")
+        scheme = config.decoder_position if decodes else config.position
         if not (path.endswith(_SUFFIX) and isinstance(scheme, Learned | T5Bias)):
             continue
         table = np.asarray(array, np.float32)
@@ -31,7 +32,7 @@ def trained_section(pretrained: Pretrained, name: str) -> Section:
     if not pictures:
         raise ConfigError(
             f"trained = {name!r}: must have a learned table of positions or T5's biases; it has "
-            f"{type(pretrained.config.position).__name__}, which has no parameters"
+            f"{type(config.position).__name__}, which has no parameters"
         )
     text = (
         "A table of positions is initialized randomly. The trained table shows what the model "
@@ -54,11 +55,6 @@ def bias_by_distance(scheme: T5Bias, table: np.ndarray) -> tuple[np.ndarray, np.
     options = {"bidirectional": scheme.bidirectional, "max_distance": scheme.max_distance}
     bias = t5_bias(jnp.asarray(table), *places, **options)
     return keys - reach, np.asarray(bias)[0, :, 0].T
-
-
-def _scheme(config: ModelConfig, path: str) -> object:
-    decodes = config.is_encoder_decoder and path.startswith("decoder")
-    return config.decoder_position if decodes else config.position
 
 
 def _cosines(table: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.checkpoints.saved_run import SavedRun
-from jaxformer.data import Batch, Data, DataConfig, Dataset
+from jaxformer.data import Batch, Data, DataConfig
 from jaxformer.data.tasks.algorithmic import Algorithmic
 from jaxformer.errors import ConfigError
 from jaxformer.functional.sampling.next_token import token_log_probabilities
@@ -65,7 +65,8 @@ def _batches(
         for factor in factors:
             size = factor * data.length
             rows = data.of_length(size, count).prepare(folder).validation
-            found[factor] = size, list(rows.epoch(_rows_of(rows)))
+            own = rows.examples.config.lengths["inputs"]
+            found[factor] = size, list(rows.epoch(_at_a_time(rows.num_rows, own)))
         return found
     longest = max(factors) * data.sequence_length
     text = validation_text(replace(data, sequence_length=longest), folder, count)
@@ -98,7 +99,7 @@ def cut(batch: Batch, length: int) -> Batch:
 def in_batches(batch: Batch) -> list[Batch]:
     """Splits rows [B, T] into batches with about the same number of tokens."""
     rows, length = batch["inputs"].shape
-    size = max(1, min(rows, _TOKENS_AT_A_TIME // length))
+    size = _at_a_time(rows, length)
     blank = {name: np.zeros_like(array[:1]) for name, array in batch.items()}
     missing = -rows % size
     full = {name: np.concatenate([a, *[blank[name]] * missing]) for name, a in batch.items()}
@@ -144,7 +145,6 @@ def _sums(model: ModelConfig, parameters: Parameters, batch: Batch) -> jax.Array
     return jnp.stack([jnp.sum(losses, where=counted), *sums]).astype(jnp.float32)
 
 
-def _rows_of(dataset: Dataset) -> int:
-    """Returns how many rows of a dataset make a batch of about the usual number of tokens."""
-    length = dataset.examples.config.lengths["inputs"]
-    return max(1, min(dataset.num_rows, _TOKENS_AT_A_TIME // length))
+def _at_a_time(rows: int, length: int) -> int:
+    """Returns how many rows of this length make a batch of about the usual number of tokens."""
+    return max(1, min(rows, _TOKENS_AT_A_TIME // length))
