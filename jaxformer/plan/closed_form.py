@@ -39,7 +39,6 @@ class Work:
     state_bytes: float
     """Bytes that the optimizer reads and writes on one device."""
     collectives: tuple[Collective, ...]
-    """The collectives of one device."""
     tokens: int
     """Tokens of the batch on all devices."""
     useful: float

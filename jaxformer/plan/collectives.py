@@ -33,11 +33,9 @@ class Collective(NamedTuple):
     kind: str
     """"all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute"."""
     axes: tuple[str, ...]
-    """The mesh axes."""
     bytes: int
     """Total bytes: of results for all-gathers, of operands for reduce-scatters."""
     count: int
-    """How many there are."""
 
 
 def collectives(module: Module, mesh: Mapping[str, int]) -> list[Collective]:

@@ -36,11 +36,9 @@ class StageTime(NamedTuple):
     rows: int
     """Rows per batch."""
     lengths: Mapping[str, int]
-    """Tokens per row."""
     steps: int | None
     """The number of steps, or None if the experiment does not define it."""
     step: StepTime
-    """The time of a step."""
 
     @property
     def days(self) -> float | None:
@@ -64,11 +62,9 @@ class Plan:
     config: Config
     """The planned experiment, with concrete mesh sizes."""
     slice: Slice
-    """The chips."""
     memory: MemoryEstimate
     """The estimated memory per device, for the stage that needs the most."""
     stages: tuple[StageTime, ...]
-    """The time of each stage."""
     notes: tuple[str, ...]
     """Notes about what the figures leave out and how special cases are counted."""
     compiled: CompiledStep | None

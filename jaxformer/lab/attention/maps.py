@@ -27,9 +27,7 @@ class PatchGrid:
     pixels: np.ndarray
     """float32 `[height, width, channels]` in [0, 1], as the model sees it."""
     rows: int
-    """Rows of patches."""
     columns: int
-    """Columns of patches."""
     prefix: int
     """Number of tokens before the patches, such as the class token."""
 
@@ -53,7 +51,6 @@ class AttentionMaps:
     keys: list[str]
     """The S tokens that are attended to."""
     causal: bool
-    """Whether attention is causal."""
     layers: tuple[int, ...]
     """The number of each layer."""
     heads: tuple[int, ...]

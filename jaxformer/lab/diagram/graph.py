@@ -22,7 +22,6 @@ class Box:
     lines: tuple[str, ...] = ()
     """Smaller text below the title: shapes and options."""
     parameters: int = 0
-    """The number of parameters."""
 
 
 class Node:

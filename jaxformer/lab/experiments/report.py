@@ -18,11 +18,8 @@ class Report(NamedTuple):
     setting: str
     """The method."""
     finding: str
-    """The findings."""
     header: Sequence[str]
-    """The columns of the table."""
     rows: Sequence[Sequence[object]]
-    """The rows of the table."""
     figure: Any
     """A matplotlib figure."""
 

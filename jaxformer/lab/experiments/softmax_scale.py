@@ -18,7 +18,6 @@ class ScoreStatistics(NamedTuple):
     head_dims: tuple[int, ...]
     """The widths of a head (d_k)."""
     variance: np.ndarray
-    """The variance of a score."""
     entropy: np.ndarray
     """The mean entropy of the softmax over the keys, as a fraction of its maximum, log S."""
     largest: np.ndarray

@@ -27,13 +27,11 @@ class TopToken(NamedTuple):
     """A token that an expert takes more often than other tokens."""
 
     name: str
-    """The token as text."""
     id: int
     """Its row in the embedding table."""
     routed: int
     """How often the expert takes it."""
     occurrences: int
-    """How often it occurs."""
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,8 @@ class Extrapolation:
     """Trains models with several positional schemes and tests them on longer inputs."""
 
     folder: Path
-    """The output folder."""
     schemes: tuple[str, ...]
-    """Positional schemes."""
     tasks: tuple[str, ...]
-    """Text and algorithmic tasks."""
     seeds: int
     """Number of models per scheme and task, which differ in initialization and data order."""
     steps: int

@@ -42,17 +42,14 @@ class Section:
     """A section of a report."""
 
     title: str
-    """Its heading."""
     text: Sequence[str] = ()
     """Paragraphs before the table."""
     header: Sequence[str] = ()
     """The columns of the table; () for no table."""
     rows: Sequence[Sequence[str]] = ()
-    """The cells of the table."""
     picture: Any = None
     """A matplotlib figure, or None."""
     caption: str = ""
-    """The caption of the figure."""
     name: str = ""
     """The file name of the figure, without extension."""
 

@@ -40,11 +40,9 @@ class Cell(NamedTuple):
     kind: str
     """Cells of the same kind take about the same time; used to estimate the remaining time."""
     config: Config
-    """The experiment."""
     settings: dict[str, Any]
     """Further settings that the measurement depends on, as JSON types."""
     measure: Measure
-    """Measures the trained model."""
 
 
 class Result(NamedTuple):
@@ -67,7 +65,6 @@ class Study:
     """
 
     folder: Path
-    """The output folder."""
     keep_runs: bool = False
     """Keep the folder of each run, with its checkpoint, after measuring it."""
 
