@@ -7,8 +7,9 @@ from typing import Literal
 from jaxformer.errors import ArgumentError
 from jaxformer.lab.attention.maps import AttentionMaps
 from jaxformer.lab.attention.pictures import layer_page, overview
-from jaxformer.lab.attention.viewer import write_viewer
+from jaxformer.lab.attention.viewer import viewer_fragment
 from jaxformer.lab.drawing import save
+from jaxformer.lab.page import Page
 
 PAGE = "attention.html"
 MOST_WEIGHTS = 32_000_000
@@ -27,7 +28,14 @@ def write_maps(
             f"{MOST_WEIGHTS:,}; give a shorter text, or choose --layers and --heads"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    written = [write_viewer(folder / PAGE, title, maps)]
+    page = Page(title)
+    page.text(
+        "Choose a head in the grid of small maps. Hover over a token to see how much attention "
+        "it pays to each key; hover over a key to see which tokens pay attention to it. Click to "
+        "pin the selection."
+    )
+    page.html(viewer_fragment(maps))
+    written = [page.write(folder / PAGE)]
     for each in maps:
         name = each.name.replace(" ", "-")
         written.append(save(overview(each), folder / f"{name}-overview.{media}"))

@@ -4,29 +4,16 @@ import base64
 import io
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jaxformer.lab.attention.maps import AttentionMaps, PatchGrid
 from jaxformer.lab.attention.script import MARKUP, SCRIPT, STYLE
-from jaxformer.lab.page import Page, png_source
+from jaxformer.lab.page import png_source
 
 _LEVELS = 65535
 """Weights are stored as 16-bit integers; this value stands for 1."""
-
-
-def write_viewer(path: str | Path, title: str, maps: Sequence[AttentionMaps]) -> Path:
-    """Writes a self-contained interactive page of attention maps."""
-    page = Page(title)
-    page.text(
-        "Choose a head in the grid of small maps. Hover over a token to see how much attention "
-        "it pays to each key; hover over a key to see which tokens pay attention to it. Click to "
-        "pin the selection."
-    )
-    page.html(viewer_fragment(maps))
-    return page.write(path)
 
 
 def viewer_fragment(maps: Sequence[AttentionMaps]) -> str:
