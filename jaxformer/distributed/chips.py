@@ -1,6 +1,7 @@
 """Accelerator specifications: peak FLOP/s, memory and links, each with its source and date."""
 
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Literal, NamedTuple
 
 from jaxformer.errors import ArgumentError, did_you_mean
@@ -24,9 +25,9 @@ class Chip:
     """An accelerator. Figures are per JAX device, of which a chip may have two."""
 
     name: str
-    """The name: "v5p", "h100"."""
+    """"v5p", "h100", ..."""
     kind: Literal["tpu", "gpu"]
-    """The kind, which is its platform in JAX."""
+    """Its platform in JAX."""
     device_kind: str
     """A substring of `jax.Device.device_kind`."""
     devices_per_chip: int = 1
@@ -89,12 +90,11 @@ def _book(value: float) -> Figure:
     return Figure(value, _BOOK, "2026-11")
 
 
+_tpu = partial(Chip, kind="tpu", chips_per_host=4)
 _TPUS = (
-    Chip(
+    _tpu(
         name="v4",
-        kind="tpu",
         device_kind="TPU v4",
-        chips_per_host=4,
         peak_flops=_docs(275e12, "v4"),
         memory=_compiled(30.75),
         memory_bandwidth=_docs(1200e9, "v4"),
@@ -102,11 +102,9 @@ _TPUS = (
         network_bandwidth=_docs(50e9 / 8, "v5p (none is published for v4)"),
         torus_dimensions=3,
     ),
-    Chip(
+    _tpu(
         name="v5e",
-        kind="tpu",
         device_kind="TPU v5 lite",
-        chips_per_host=4,
         peak_flops=_docs(197e12, "v5e"),
         memory=_compiled(15.75),
         memory_bandwidth=_docs(819e9, "v5e"),
@@ -115,11 +113,9 @@ _TPUS = (
         vector_memory=_assigned(112),
         torus_dimensions=2,
     ),
-    Chip(
+    _tpu(
         name="v5p",
-        kind="tpu",
         device_kind="TPU v5",
-        chips_per_host=4,
         peak_flops=_docs(459e12, "tpu7x"),
         memory=_compiled(95.73),
         memory_bandwidth=_docs(2765e9, "v5p"),
@@ -128,11 +124,9 @@ _TPUS = (
         vector_memory=_assigned(48),
         torus_dimensions=3,
     ),
-    Chip(
+    _tpu(
         name="v6e",
-        kind="tpu",
         device_kind="TPU v6",
-        chips_per_host=4,
         peak_flops=_docs(918e12, "v6e"),
         memory=_compiled(31.24),
         memory_bandwidth=_docs(1638e9, "v6e"),
@@ -142,12 +136,10 @@ _TPUS = (
         torus_dimensions=2,
     ),
     # The two cores of a chip, each a device, share its memory, links and network.
-    Chip(
+    _tpu(
         name="tpu7x",
-        kind="tpu",
         device_kind="TPU7x",
         devices_per_chip=2,
-        chips_per_host=4,
         peak_flops=_docs(2307e12 / 2, "tpu7x"),
         memory=_compiled(94.74),
         memory_bandwidth=_docs(7380e9 / 2, "tpu7x"),
