@@ -19,6 +19,16 @@ from jaxformer.training.loop import train
 pytestmark = pytest.mark.more
 
 
+def started_two(runs, run_dir, *options):
+    """Two processes of a long run that have trained a while."""
+    options = ("--train.steps", "2000", "--mesh.data", "2", *options)
+    processes = runs.start_two(run_dir, *options)
+    while steps_logged(run_dir) <= 20:
+        assert [process.poll() for process in processes] == [None, None]
+        time.sleep(0.01)
+    return processes
+
+
 def losses(run_dir):
     return [row["loss"] for row in read_metrics(run_dir)]
 
@@ -62,11 +72,7 @@ def test_two_processes_agree_with_one_in_every_stage(runs, tmp_path):
 @pytest.mark.slow
 def test_a_signal_to_one_process_stops_both(runs, tmp_path):
     run_dir = tmp_path / "run"
-    options = ("--train.steps", "2000", "--mesh.data", "2")
-    processes = runs.start_two(run_dir, *options)
-    while steps_logged(run_dir) <= 20:
-        assert [process.poll() for process in processes] == [None, None]
-        time.sleep(0.01)
+    processes = started_two(runs, run_dir)
     processes[1].send_signal(signal.SIGTERM)
     outputs = finish_all(processes)
     stopped = int(re.search(r"stopped after step (\d+)", outputs[0]).group(1))
@@ -79,10 +85,7 @@ def test_a_signal_to_one_process_stops_both(runs, tmp_path):
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_process_that_dies_is_one_sentence_for_the_other(runs, tmp_path, victim):
     run_dir = tmp_path / "run"
-    processes = runs.start_two(run_dir, "--train.steps", "2000", "--mesh.data", "2")
-    while steps_logged(run_dir) <= 20:
-        assert [process.poll() for process in processes] == [None, None]
-        time.sleep(0.01)
+    processes = started_two(runs, run_dir)
     processes[victim].kill()
     output, _ = processes[1 - victim].communicate(timeout=40)
     assert processes[1 - victim].returncode == 1
@@ -138,12 +141,7 @@ def test_a_process_that_dies_ends_the_others_whatever_they_wait_for(runs, victim
 @pytest.mark.slow
 def test_a_process_that_hangs_is_one_sentence_for_the_other(runs, tmp_path):
     """No collective fails then: it is the heartbeats that stop."""
-    run_dir = tmp_path / "run"
-    options = ("--train.steps", "2000", "--mesh.data", "2", "--job.heartbeat-timeout", "20")
-    processes = runs.start_two(run_dir, *options)
-    while steps_logged(run_dir) <= 20:
-        assert [process.poll() for process in processes] == [None, None]
-        time.sleep(0.01)
+    processes = started_two(runs, tmp_path / "run", "--job.heartbeat-timeout", "20")
     processes[1].send_signal(signal.SIGSTOP)
     try:
         output, _ = processes[0].communicate(timeout=120)

@@ -3,14 +3,13 @@
 import base64
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
-from hf_checkpoints import save_checkpoint
 from pages import Outline
 
 import jaxformer
-from jaxformer.cli import main as cli
 from jaxformer.errors import ArgumentError, DataError
 from jaxformer.lab.attention.maps import AttentionMaps, PatchGrid, image_maps, text_maps
 from jaxformer.lab.attention.pictures import layer_page, overview, patch_weights
@@ -20,25 +19,23 @@ from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
 
 pytestmark = pytest.mark.more
 
-torch_needed = pytest.mark.torch
 TEXT = "Nobody sells the red boat."
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
+def vit(tmp_path_factory):
     import torch
     import transformers
 
-    home = tmp_path_factory.mktemp("models")
-    found = {kind: save_checkpoint(kind, home / kind) for kind in ("bert", "gpt2", "t5")}
+    folder = tmp_path_factory.mktemp("models") / "vit"
     torch.manual_seed(0)
     sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 24}
     patches = {"image_size": (16, 24), "patch_size": 8, "intermediate_size": 40}
     model = transformers.ViTModel(transformers.ViTConfig(**sizes, **patches)).eval()
-    model.save_pretrained(home / "vit")
+    model.save_pretrained(folder)
     reading = {"size": {"height": 16, "width": 24}}
-    transformers.ViTImageProcessor(**reading).save_pretrained(home / "vit")
-    return found | {"vit": home / "vit"}
+    transformers.ViTImageProcessor(**reading).save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +67,7 @@ def theirs(folder, kind, **inputs):
     }
 
 
-@torch_needed
+@pytest.mark.torch
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 @pytest.mark.quick("gpt2")
 def test_the_maps_are_those_of_transformers(kind, folders):
@@ -88,7 +85,7 @@ def test_the_maps_are_those_of_transformers(kind, folders):
         assert (np.triu(maps.weights, k=1) == 0).all()
 
 
-@torch_needed
+@pytest.mark.torch
 def test_an_encoder_decoder_has_three_kinds(folders):
     from transformers import AutoTokenizer
 
@@ -106,8 +103,7 @@ def test_an_encoder_decoder_has_three_kinds(folders):
     assert not cross.causal
 
 
-@torch_needed
-@pytest.mark.more
+@pytest.mark.torch
 def test_without_a_target_the_decoder_writes_its_own(folders):
     import torch
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -120,12 +116,12 @@ def test_without_a_target_the_decoder_writes_its_own(folders):
     assert decoder.queries == [tokenizer.decode([id_]).strip() for id_ in written]
 
 
-@torch_needed
-def test_the_maps_of_an_image(folders, picture):
-    predictor = open_predictor(folders["vit"], PredictionConfig(task="embeddings"))
+@pytest.mark.torch
+def test_the_maps_of_an_image(vit, picture):
+    predictor = open_predictor(vit, PredictionConfig(task="embeddings"))
     maps = image_maps(predictor.subject.pretrained, predictor.reader, picture)
     pixels = predictor.reader.pixels(picture).transpose(2, 0, 1)[None]
-    expected = theirs(folders["vit"], "vit", pixel_values=pixels)["attentions"]
+    expected = theirs(vit, "vit", pixel_values=pixels)["attentions"]
     np.testing.assert_allclose(maps.weights, expected, atol=2e-5)
     assert maps.keys == [
         "[CLS]",
@@ -223,53 +219,43 @@ def test_pictures_name_their_tokens():
 # The command ------------------------------------------------------------------------------------
 
 
-def printed(capsys, *arguments):
-    status = cli.main(["lab", "attention", *map(str, arguments)])
-    captured = capsys.readouterr()
-    return status, captured.out + captured.err
-
-
-@torch_needed
+@pytest.mark.torch
 @pytest.mark.slow
-def test_the_command_on_a_text_and_on_an_image(folders, picture, tmp_path, capsys):
+def test_the_command_on_a_text_and_on_an_image(folders, vit, picture, tmp_path, printed):
     target = ["--target", "the lake", "--layers", "1", "--format", "svg", "--out", tmp_path / "a"]
-    status, text = printed(capsys, folders["t5"], "--text", TEXT, *target)
+    status, text = printed("attention", folders["t5"], "--text", TEXT, *target)
     assert status == 0
     assert "cross-attention: 1 layers, 6 heads" in text
     assert (tmp_path / "a" / "cross-attention-layer-01.svg").exists()
-    status, text = printed(
-        capsys, folders["vit"], "--image", picture, "--heads", "2", "--out", tmp_path / "b"
-    )
+    words = ["--image", picture, "--heads", "2", "--out", tmp_path / "b"]
+    status, text = printed("attention", vit, *words)
     assert status == 0
     assert "self-attention: 2 layers, 1 heads, 7 queries, 7 keys" in text
     assert data_of((tmp_path / "b" / "attention.html").read_text())["maps"][0]["image"]["rows"] == 2
 
 
-@torch_needed
+@pytest.mark.torch
 @pytest.mark.slow
-def test_mistakes_are_one_sentence(folders, picture, capsys):
+def test_mistakes_are_one_sentence(folders, vit, picture, printed):
     cases = [
         ([folders["bert"]], "give either --text"),
         ([folders["bert"], "--text", "boat " * 70], "text: 72 tokens, special ones included"),
         ([folders["bert"], "--text", "a", "--target", "b"], "must be left out: the model has no"),
         ([folders["bert"], "--image", picture], "image: the model reads text"),
-        ([folders["vit"], "--text", "a"], "text: the model reads images"),
+        ([vit, "--text", "a"], "text: the model reads images"),
         ([folders["gpt2"], "--text", ""], "must have at least one token"),
         ([folders["gpt2"], "--text", "a", "--heads", "9"], "heads = 9: must be one of 0 to 3"),
     ]
     for arguments, message in cases:
-        status, text = printed(capsys, *arguments)
+        status, text = printed("attention", *arguments)
         assert status == 2, arguments
         assert message in text
 
 
-@torch_needed
+@pytest.mark.torch
 def test_a_folder_without_a_tokenizer(folders, tmp_path):
-    model = jaxformer.load(folders["gpt2"])
-    (tmp_path / "config.json").write_bytes((folders["gpt2"] / "config.json").read_bytes())
-    (tmp_path / "model.safetensors").write_bytes(
-        (folders["gpt2"] / "model.safetensors").read_bytes()
-    )
-    assert text_maps(model, "a")
+    assert text_maps(jaxformer.load(folders["gpt2"]), "a")
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(folders["gpt2"] / name, tmp_path)
     with pytest.raises(DataError, match="has no tokenizer"):
         text_maps(jaxformer.load(tmp_path), "a")

@@ -6,10 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hf_checkpoints import save_checkpoint
 
 import jaxformer
-from jaxformer.cli import main as cli
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.functional import NoPosition
 from jaxformer.lab.experiments.cost import Cost, CostConfig, measure_costs
@@ -86,12 +84,6 @@ def test_a_query_without_keys_has_zeros():
 # Two dogs ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    home = tmp_path_factory.mktemp("models")
-    return {kind: save_checkpoint(kind, home / kind) for kind in ("bert", "gpt2", "t5")}
-
-
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "t5"])
 @pytest.mark.quick("t5")
@@ -112,9 +104,8 @@ def test_identical_tokens_are_one_without_positions(kind, folders):
 @pytest.mark.torch
 def test_a_text_without_twins(folders):
     model = jaxformer.load(folders["bert"])
-    with pytest.raises(
-        ArgumentError, match=r"must contain a token twice; its tokens are \[CLS\] the"
-    ):
+    twice = r"must contain a token twice; its tokens are \[CLS\] the"
+    with pytest.raises(ArgumentError, match=twice):
         twin_outputs(model, "the boat")
     with pytest.raises(DataError, match="text: 102 tokens, special ones included: must be at most"):
         twin_outputs(model, "boat " * 100)
@@ -185,12 +176,6 @@ def test_cost_needs_rising_lengths():
 # Commands ---------------------------------------------------------------------------------------
 
 
-def printed(capsys, *arguments):
-    status = cli.main([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return status, captured.out + captured.err
-
-
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
@@ -205,8 +190,8 @@ def printed(capsys, *arguments):
     ],
 )
 @pytest.mark.quick("softmax-options0-The variance of q.k grows as d_k")
-def test_an_experiment_writes_a_page_and_a_picture(name, options, words, tmp_path, capsys):
-    status, text = printed(capsys, "lab", name, *options, "--out", tmp_path)
+def test_an_experiment_writes_a_page_and_a_picture(name, options, words, tmp_path, printed):
+    status, text = printed(name, *options, "--out", tmp_path)
     assert status == 0
     assert words in text
     assert (tmp_path / f"{name}.png").stat().st_size > 10_000
@@ -215,14 +200,13 @@ def test_an_experiment_writes_a_page_and_a_picture(name, options, words, tmp_pat
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_two_dogs_from_the_command_line(folders, tmp_path, capsys):
-    text = "the boat sells the boat"
-    arguments = ["lab", "two-dogs", folders["gpt2"], "--text", text, "--out", tmp_path]
-    status, words = printed(capsys, *arguments)
+def test_two_dogs_from_the_command_line(folders, tmp_path, printed):
+    arguments = ["two-dogs", folders["gpt2"], "--out", tmp_path, "--text"]
+    status, words = printed(*arguments, "the boat sells the boat")
     assert status == 0
     assert "equal to float precision" in words
     assert "A causal mask alone also tells them apart" in words
     assert (tmp_path / "two-dogs.png").stat().st_size > 10_000
-    status, words = printed(capsys, *arguments[:4], "boat " * 60)
+    status, words = printed(*arguments, "boat " * 60)
     assert status == 2
     assert "must have at most 40 tokens for the picture" in words

@@ -56,7 +56,6 @@ def test_scores_are_those_of_each_row_alone():
     np.testing.assert_allclose(score(model, parameters, parts), found, rtol=1e-5)
 
 
-@pytest.mark.more
 def test_an_encoder_decoder_has_scores_too():
     model = tiny_encoder_decoder(vocab_size=VOCAB_SIZE, num_layers=1, num_decoder_layers=1)
     parameters = random_parameters(model, scale=0.2)

@@ -39,7 +39,6 @@ def test_distances_rise():
         RecallConfig(width=30)
 
 
-@pytest.mark.more
 def test_the_command_writes_a_page_and_a_picture(tmp_path, capsys):
     words = "--distances 4 6 --width 8 --num-heads 2 --num-layers 1 --steps 3 --batch-size 2"
     arguments = [*words.split(), "--out", str(tmp_path)]

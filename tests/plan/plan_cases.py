@@ -6,6 +6,7 @@ from functools import lru_cache
 from experiments import ALL
 
 from jaxformer.config import load_config
+from jaxformer.distributed.chips import Figure
 from jaxformer.distributed.sharding import MeshConfig
 from jaxformer.distributed.slices import parse_chips
 from jaxformer.optim import AdamW
@@ -22,6 +23,11 @@ def tiny(mesh=(1, 1, 1), remat="none", **data):
     optimizer = AdamW(schedule=config.optimizer.schedule)
     changes = {"model": model, "data": data, "mesh": MeshConfig(*mesh), "optimizer": optimizer}
     return replace(config, **changes)
+
+
+def shrunk(slice_, memory):
+    """The slice, with chips that have so many bytes."""
+    return replace(slice_, chip=replace(slice_.chip, memory=Figure(memory, "a test", "2026-11")))
 
 
 @lru_cache

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from plan_cases import tiny
+from plan_cases import shrunk, tiny
 from tiny_models import tiny_composite, tiny_encoder, tiny_vision
 
 from jaxformer.checkpoints.run_dir import open_run_folder
@@ -11,7 +11,6 @@ from jaxformer.config import DPO, Distillation
 from jaxformer.data import SpanCorruption
 from jaxformer.data.chat import PreferenceData
 from jaxformer.data.tasks import ImageTextPairs
-from jaxformer.distributed.chips import Figure
 from jaxformer.distributed.slices import parse_chips
 from jaxformer.errors import ConfigError
 from jaxformer.models import DualEncoderConfig
@@ -81,7 +80,6 @@ def test_a_teacher_that_is_here_is_counted(larger):
     assert not list(notes_of(step))
 
 
-@pytest.mark.more
 def test_a_teacher_that_is_not_here_is_said_not_to_be_counted():
     config = training(tiny((1, 4, 1)), distillation=Distillation("runs/none", cosine_weight=0.0))
     step = trace_step(config, SLICE)
@@ -137,16 +135,14 @@ def test_rows_that_are_compared_are_not_cut_into_parts(monkeypatch):
     monkeypatch.setattr(search, "MOST_TRACES", 3)
     config = dual_encoder(2**14)
     needed = evaluate(config, SLICE).memory.peak
-    chip = replace(SLICE.chip, memory=Figure(0.9 * needed, "a test", "2026-11"))
-    found = best(config, replace(SLICE, chip=chip))
+    found = best(config, shrunk(SLICE, 0.9 * needed))
     assert all(each.config.train.gradient_accumulation == 1 for each in found)
 
 
 @pytest.mark.slow
 def test_the_largest_batch_of_compared_rows_is_found_though_memory_grows_with_their_square():
     config = dual_encoder()
-    chip = replace(SLICE.chip, memory=Figure(2e9, "a test", "2026-11"))
-    rows = largest_batch(config, replace(SLICE, chip=chip))
+    rows = largest_batch(config, shrunk(SLICE, 2e9))
     assert 0.8 * 2e9 < evaluate(dual_encoder(rows), SLICE).memory.peak <= 2e9
 
 

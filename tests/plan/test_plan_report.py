@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from plan_cases import tiny
+from plan_cases import shrunk, tiny
 
 from jaxformer.cli import plan as plan_command
 from jaxformer.config import load_config
 from jaxformer.data import Stage
 from jaxformer.distributed import MeshConfig
-from jaxformer.distributed.chips import Figure
 from jaxformer.distributed.slices import parse_chips
 from jaxformer.errors import ConfigError
 from jaxformer.io.console import console
@@ -111,8 +110,8 @@ def test_without_it_the_plan_is_that_of_the_closed_form(monkeypatch):
     assert written["mesh"] == {"data": 2, "fsdp": 2, "tensor": 1, "sequence": 1, "expert": 1}
 
 
-def closed_form(config, chips="v5e:2x2"):
-    return report.plan(config, parse_chips(chips), compiling=False, progress=lambda _: None)
+def closed_form(config, slice_=SLICE):
+    return report.plan(config, slice_, compiling=False, progress=lambda _: None)
 
 
 @pytest.fixture
@@ -134,9 +133,9 @@ def short_search(monkeypatch):
 @pytest.mark.first("mesh0-v5e:2x2*2-set --mesh.data 2")
 @pytest.mark.quick("mesh0-*")
 def test_an_impossible_mesh_gives_way_to_the_best_one(mesh, chips, words, short_search):
-    made = closed_form(replace(tiny(), mesh=mesh), chips)
-    assert words in made.impossible
     slice_ = parse_chips(chips)
+    made = closed_form(replace(tiny(), mesh=mesh), slice_)
+    assert words in made.impossible
     assert prod(vars(made.config.mesh).values()) == slice_.num_devices
     assert made.config.mesh.data % slice_.num_slices == 0
     assert made.config.mesh == made.best.config.mesh
@@ -157,18 +156,16 @@ def test_a_mesh_may_leave_a_vocabulary_whole(short_search):
 def test_where_no_mesh_works_the_plan_says_what_would_have_to_change(short_search):
     odd = replace(tiny(batch_size=7, sequence_length=63), mesh=MeshConfig(data=-1))
     with pytest.raises(ConfigError, match=r"data\.batch_size = 7: must be a multiple of 2"):
-        closed_form(odd, "v5e:2x2")
+        closed_form(odd)
     config = replace(tiny(), mesh=MeshConfig(fsdp=8))
-    small = replace(SLICE, chip=replace(SLICE.chip, memory=Figure(1e6, "a test", "2026-11")))
+    small = shrunk(SLICE, 1e6)
     for vocab_size, ending in (
         (2048, "a smaller batch|more memory"),
         (2050, "or pad the vocabulary of 2050, .* --model.vocab_size 2052"),
     ):
         model = replace(config.model, vocab_size=vocab_size)
         with pytest.raises(ConfigError, match=f"does not fit on any mesh .*({ending})$"):
-            report.plan(
-                replace(config, model=model), small, compiling=False, progress=lambda _: None
-            )
+            closed_form(replace(config, model=model), small)
 
 
 def test_what_no_mesh_changes_is_refused_as_it_is(short_search):
