@@ -109,11 +109,7 @@ def test_who_trains_together(job, variables, expected):
         (Config(num_processes=2, process_id=0), {}, ["--job.coordinator HOST:PORT"]),
         (Config(), {"JAX_PROCESS_ID": "1"}, ["--job.coordinator HOST:PORT"]),
         (Config("h:1", num_processes=2), {}, ["h:1", "--job.process-id is missing"]),
-        (
-            Config("h:1", 2, 2),
-            {},
-            ["job.process_id = 2", "less than job.num_processes = 2"],
-        ),
+        (Config("h:1", 2, 2), {}, ["job.process_id = 2", "less than job.num_processes = 2"]),
         (Config("h:1", 2, -1), {}, ["job.process_id = -1", "at least 0"]),
         (Config(stopped_status=-1), {}, ["job.stopped_status = -1", "0 to 255"]),
         (Config(stopped_status=256), {}, ["job.stopped_status = 256", "from 0 to 255"]),
@@ -123,33 +119,17 @@ def test_who_trains_together(job, variables, expected):
             ["JAX_COORDINATOR_ADDRESS = 'h'", "HOST:PORT"],
         ),
         (Config("h:1", 0, 0), {}, ["job.num_processes = 0", "at least 1"]),
-        (
-            Config("h:1", 2, 0, initialization_timeout=0),
-            {},
-            ["job.initialization_timeout = 0"],
-        ),
+        (Config("h:1", 2, 0, initialization_timeout=0), {}, ["job.initialization_timeout = 0"]),
         *(
             (Config(address, 2, 0), {}, [f"job.coordinator = {address!r}", "HOST:PORT"])
             for address in ("h", "h:", ":1", "h:0", "h:65536", "h:x", "fe80::1:1", "h:-1")
         ),
-        (
-            Config(),
-            HERE | {"JAX_NUM_PROCESSES": "abc"},
-            ["JAX_NUM_PROCESSES = 'abc'", "integer"],
-        ),
-        (
-            Config(),
-            HERE | {"JAX_NUM_PROCESSES": "9" * 5000},
-            ["JAX_NUM_PROCESSES = '999"],
-        ),
+        (Config(), HERE | {"JAX_NUM_PROCESSES": "abc"}, ["JAX_NUM_PROCESSES = 'abc'", "integer"]),
+        (Config(), HERE | {"JAX_NUM_PROCESSES": "9" * 5000}, ["JAX_NUM_PROCESSES = '999"]),
         (Config(), {"JAX_PROCESS_ID": "-1"}, ["JAX_PROCESS_ID = -1"]),
         (Config(), {"JAX_COORDINATOR_PORT": "http"}, ["JAX_COORDINATOR_PORT = 'http'"]),
         (Config(), {"JAX_LOCAL_DEVICE_IDS": "0,b"}, ["JAX_LOCAL_DEVICE_IDS = 'b'"]),
-        (
-            Config(),
-            SLURM | {"SLURM_STEP_NUM_TASKS": "many"},
-            ["SLURM_STEP_NUM_TASKS = 'many'"],
-        ),
+        (Config(), SLURM | {"SLURM_STEP_NUM_TASKS": "many"}, ["SLURM_STEP_NUM_TASKS = 'many'"]),
         (
             Config(),
             {"SLURM_STEP_NUM_TASKS": "4"},
@@ -160,16 +140,8 @@ def test_who_trains_together(job, variables, expected):
             SLURM | {"SLURM_STEP_NODELIST": ""},
             ["the address of process 0", "--job.coordinator"],
         ),
-        (
-            Config(),
-            SLURM | {"SLURM_PROCID": "8"},
-            ["job.process_id = 8", "job.num_processes = 8"],
-        ),
-        (
-            Config(),
-            OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": ""},
-            ["4 processes", "--job.coordinator"],
-        ),
+        (Config(), SLURM | {"SLURM_PROCID": "8"}, ["job.process_id = 8", "job.num_processes = 8"]),
+        (Config(), OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": ""}, ["4 processes", "--job.coordinator"]),
         (Config(), {"OMPI_COMM_WORLD_SIZE": "2"}, ["mpirun", "OMPI_COMM_WORLD_RANK"]),
         (Config(), {"TPU_WORKER_HOSTNAMES": "a,b"}, ["TPU pod", "TPU_WORKER_ID"]),
         (Config(), POD | {"MEGASCALE_NUM_SLICES": "2"}, ["MEGASCALE_SLICE_ID"]),

@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxformer import forward, functional, generate, gradients, load, score
 from jaxformer.functional.linear import lookup
-from soak.hostile import TEXTS
+from soak.hostile import TEXTS, short
 from soak.runs import whole_run
 from soak.trial import Silent, Trial, chance, heard, judge
 
@@ -340,5 +340,4 @@ def _equal(found: Any, right: Any) -> bool:
 def _short(value: Any) -> str:
     if isinstance(value, np.ndarray | jax.Array):
         return f"{type(value).__name__} {value.dtype} {list(value.shape)} {value.ravel()[:2]!s}"
-    text = repr(value)
-    return text if len(text) < 60 else f"{text[:60]}..."
+    return short(value)

@@ -51,7 +51,7 @@ def spoiled_json(data: Any, chance: random.Random) -> tuple[str, Any]:
     places = list(_places(data)) if isinstance(data, dict | list) else []
     if not places:
         value = chance.choice(VALUES)
-        return f"{_short(value)} instead of all", value
+        return f"{short(value)} instead of all", value
     holder, key, name = chance.choice(places)
     kind = chance.choice(("replace", "replace", "replace", "remove", "rename", "add"))
     if kind == "add" or not isinstance(holder, dict):
@@ -65,9 +65,9 @@ def spoiled_json(data: Any, chance: random.Random) -> tuple[str, Any]:
     value = chance.choice(VALUES)
     if kind == "add":
         holder[f"{key}_"] = value
-        return f"{name}_ = {_short(value)} added", data
+        return f"{name}_ = {short(value)} added", data
     holder[key] = value
-    return f"{name} = {_short(value)}", data
+    return f"{name} = {short(value)}", data
 
 
 def spoiled_json_text(text: str, chance: random.Random) -> tuple[str, bytes]:
@@ -108,6 +108,7 @@ def _places(data: Any, name: str = "") -> Iterator[tuple[Any, Any, str]]:
             yield from _places(value, f"{name}.{key}")
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value as it is shown, or its beginning."""
     text = repr(value)
     return text if len(text) < 60 else f"{text[:60]}..."
