@@ -85,12 +85,13 @@ def parse_chips(text: str) -> Slice:
     num_slices = int(found[2] or 1)
     if chip.kind == "gpu":
         return _gpus(text, chip, topology, num_slices)
-    if not _exists(chip, topology):
+    topology = _canonical(topology)
+    if topology not in _topologies(chip):
         nearest = ", ".join(_written(each) for each in _nearest(chip, topology))
         raise ArgumentError(
             f"chips = {text!r}: must be a topology of {chip.name}; the nearest are {nearest}"
         )
-    return Slice(chip, _canonical(topology), num_slices)
+    return Slice(chip, topology, num_slices)
 
 
 def slices_of(chip: Chip) -> Iterator[Slice]:
@@ -99,11 +100,7 @@ def slices_of(chip: Chip) -> Iterator[Slice]:
         sizes = [2**power for power in range(_LARGEST_GPUS.bit_length())]
         yield from (Slice(chip, (size,)) for size in sizes)
         return
-    seen = set()
-    for topology in _topologies(chip):
-        if math.prod(topology) not in seen:
-            seen.add(math.prod(topology))
-            yield Slice(chip, topology)
+    yield from (Slice(chip, topology) for topology in _compact(chip).values())
 
 
 def _gpus(text: str, chip: Chip, topology: tuple[int, ...], num_slices: int) -> Slice:
@@ -137,22 +134,21 @@ def _boxes(sides: range, largest: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _canonical(topology: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns a topology in the order of the documentation."""
-    return topology if sorted(topology) == [1, 2, 2] else tuple(sorted(topology))
+    """Returns a topology in the order of the documentation, which writes 2x2x1 but 2x2x4."""
+    return topology if topology == (2, 2, 1) else tuple(sorted(topology))
 
 
-def _exists(chip: Chip, topology: tuple[int, ...]) -> bool:
-    if sorted(topology) == [1, 2, 2]:
-        return topology == (2, 2, 1) and chip.torus_dimensions == 3
-    return _canonical(topology) in _topologies(chip)
+def _compact(chip: Chip) -> dict[int, tuple[int, ...]]:
+    """Returns the most compact topology of each number of chips, smallest first."""
+    found: dict[int, tuple[int, ...]] = {}
+    for topology in _topologies(chip):
+        found.setdefault(math.prod(topology), topology)
+    return found
 
 
 def _nearest(chip: Chip, topology: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Returns the topologies with the closest number of chips, compact ones first."""
-    size = math.prod(topology)
-    compact: dict[int, tuple[int, ...]] = {}
-    for each in _topologies(chip):
-        compact.setdefault(math.prod(each), each)
+    size, compact = math.prod(topology), _compact(chip)
     near = sorted(compact, key=lambda number: abs(math.log(number / size)))
     return [compact[number] for number in sorted(near[:3])]
 
