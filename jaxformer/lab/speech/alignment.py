@@ -1,6 +1,6 @@
 """Whisper's text beside the sound: cross-attention, and the path of dynamic time warping."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -97,7 +97,7 @@ def answer_of(
 
 
 def answer_maps(
-    pretrained: Pretrained, answer: Answer, layers: tuple[int, ...] | None
+    pretrained: Pretrained, answer: Answer, layers: Sequence[int] | None
 ) -> list[AttentionMaps]:
     """Returns the encoder's attention over time, and the cross-attention of each token."""
     config, maps = pretrained.config, []

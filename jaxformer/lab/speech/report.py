@@ -1,6 +1,8 @@
 """The output files of `lab speech`: a page, its pictures, and interactive maps of attention."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,50 +39,40 @@ from jaxformer.pretrained.model import Pretrained
 PAGE = "speech.html"
 
 
+@dataclass(frozen=True)
 class SpeechReport:
-    """Writes what a model hears in a sound.
+    """Writes what Whisper, wav2vec 2.0, HuBERT or an Audio Spectrogram Transformer hears."""
 
-    Args:
-        folder: The output folder.
-        pretrained: Whisper, wav2vec 2.0, HuBERT or an Audio Spectrogram Transformer.
-        sound: The sound, at the model's sampling rate.
-        text: What is said, for the alignment; None: what the model writes.
-        language: What Whisper is told; None: it detects the language.
-        layers: The layers whose attention is shown; None: all.
-        heads: The heads; None: all.
-    """
+    folder: Path
+    pretrained: Pretrained
+    sound: Sound
+    _: KW_ONLY
+    text: str | None = None
+    """What is said, for the alignment; None: what the model writes."""
+    language: str | None = None
+    """What Whisper is told; None: it detects the language."""
+    layers: Sequence[int] | None = None
+    """The layers whose attention is shown; None: all."""
+    heads: Sequence[int] | None = None
 
-    def __init__(
-        self,
-        folder: Path,
-        pretrained: Pretrained,
-        sound: Sound,
-        *,
-        text: str | None = None,
-        language: str | None = None,
-        layers: Sequence[int] | None = None,
-        heads: Sequence[int] | None = None,
-    ):
-        self._folder, self._pretrained, self._sound = folder, pretrained, sound
-        self._text, self._language = text, language
-        self._layers = None if layers is None else tuple(layers)
-        self._heads = heads
-        self._page = Page(f"{Path(pretrained.folder).name} hears {sound.name}")
+    @cached_property
+    def _page(self) -> Page:
+        return Page(f"{Path(self.pretrained.folder).name} hears {self.sound.name}")
 
     def write(self) -> Path:
         """Writes the page and its pictures; returns the page."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        config = self._pretrained.config
-        if reads_sound(self._pretrained):
+        self.folder.mkdir(parents=True, exist_ok=True)
+        config = self.pretrained.config
+        if reads_sound(self.pretrained):
             self._whisper()
         elif isinstance(config, SpectrogramPatchesConfig):
             self._patches()
         else:
             self._waveform()
-        return self._page.write(self._folder / PAGE)
+        return self._page.write(self.folder / PAGE)
 
     def _whisper(self) -> None:
-        answer, spectrogram = answer_of(self._pretrained, self._sound, self._text, self._language)
+        answer, spectrogram = answer_of(self.pretrained, self.sound, self.text, self.language)
         self._spectrogram(spectrogram, answer.words, "The log-mel spectrogram that Whisper reads")
         self._page.section("Text and alignment")
         if answer.alignment is None:
@@ -94,22 +86,22 @@ class SpeechReport:
                 "mean over the tokens. The red path is the cheapest one that moves forward through "
                 "both; a token begins where the path enters its row.",
             )
-        self._attention(answer_maps(self._pretrained, answer, self._layers))
+        self._attention(answer_maps(self.pretrained, answer, self.layers))
 
     def _waveform(self) -> None:
-        pretrained, config = self._pretrained, self._pretrained.config
+        pretrained, config = self.pretrained, self.pretrained.config
         features = waveform_features_of(pretrained)
-        found = labelled(pretrained, self._sound, self._text) if writes_labels(pretrained) else None
+        found = labelled(pretrained, self.sound, self.text) if writes_labels(pretrained) else None
         words = [] if found is None else found.words
         about = "A log-mel spectrogram for the eye; the model reads the waveform"
-        self._spectrogram(spectrogram_of(self._sound), words, about)
-        inputs = {"input_values": features(self._sound.waveform)[None]}
+        self._spectrogram(spectrogram_of(self.sound), words, about)
+        inputs = {"input_values": features(self.sound.waveform)[None]}
         if found is not None:
             self._page.section("Text and lattice")
             self._said(found.text, found.words)
             self._lattice(found)
         self._classes(inputs)
-        chosen = selected("layers", self._layers, range(config.num_layers))
+        chosen = selected("layers", self.layers, range(config.num_layers))
         weights = patterns(pretrained, inputs, "blocks.{}.attn.hook_pattern", chosen)
         seconds = config.samples_per_frame / features.sampling_rate
         maps = time_maps("self-attention", weights, chosen, seconds, weights.shape[-1])
@@ -137,15 +129,15 @@ class SpeechReport:
             self._page.text(f"A long text is drawn in at most {MOST_PARTS} parts.")
 
     def _patches(self) -> None:
-        pretrained, config = self._pretrained, self._pretrained.config
-        spectrogram = classified_spectrogram(pretrained, self._sound)
+        pretrained, config = self.pretrained, self.pretrained.config
+        spectrogram = classified_spectrogram(pretrained, self.sound)
         about = "The filter banks that the Audio Spectrogram Transformer reads"
         self._spectrogram(spectrogram, [], about)
         inputs = {"input_values": spectrogram.values[None]}
         self._classes(inputs)
-        chosen = selected("layers", self._layers, range(config.num_layers))
+        chosen = selected("layers", self.layers, range(config.num_layers))
         weights = patch_weights(pretrained, inputs, chosen)
-        heads = selected("heads", self._heads, range(weights.shape[1]))
+        heads = selected("heads", self.heads, range(weights.shape[1]))
         second = spectrogram.seconds_per_frame
         times = config.patch_stride[1] * second, config.patch_size[1] * second
         self._page.section("Attention over time")
@@ -167,14 +159,14 @@ class SpeechReport:
         self, spectrogram: Spectrogram, words: Sequence[Mapping[str, Any]], about: str
     ) -> None:
         self._page.section("Sound")
-        picture = sound_picture(self._sound, spectrogram, words)
+        picture = sound_picture(self.sound, spectrogram, words)
         where = ", with each word where it is said" if words else ""
         self._figure("spectrogram", picture, f"{about}{where}.")
 
     def _said(
         self, text: str, words: Sequence[Mapping[str, Any]], language: str | None = None
     ) -> None:
-        given = "Given" if self._text is not None else "The model writes"
+        given = "Given" if self.text is not None else "The model writes"
         where = "" if language is None else f" (language: {language})"
         self._page.text(f"{given}{where}: {text}" if text else f"{given}{where} no text.")
         if words:
@@ -182,17 +174,17 @@ class SpeechReport:
             self._page.table(rows, ("word", "start (s)", "end (s)"))
 
     def _classes(self, inputs: Mapping[str, Any]) -> None:
-        if any(isinstance(head, Classification) for head in self._pretrained.config.heads):
+        if any(isinstance(head, Classification) for head in self.pretrained.config.heads):
             self._page.section("Classes")
-            classes = top_classes(self._pretrained, inputs)
+            classes = top_classes(self.pretrained, inputs)
             caption = "The probabilities of the likeliest classes, over all classes."
             self._figure("classes", classes_picture(classes), caption)
 
     def _attention(self, maps: Sequence[AttentionMaps]) -> None:
         """Adds an overview of each kind of attention; all heads are on a page beside this one."""
-        maps = [each.select(heads=self._heads) for each in maps]
-        title = f"Attention over time: {self._sound.name}"
-        viewer, *pictures = write_maps(self._folder, title, maps)
+        maps = [each.select(heads=self.heads) for each in maps]
+        title = f"Attention over time: {self.sound.name}"
+        viewer, *pictures = write_maps(self.folder, title, maps)
         self._page.section("Attention over time")
         self._page.html(
             f'<p><a href="{viewer.name}">{viewer.name}</a> shows every head; the files beside it '
@@ -209,7 +201,7 @@ class SpeechReport:
                 )
 
     def _figure(self, name: str, figure: Any, caption: str) -> None:
-        self._page.figure(save(figure, self._folder / f"{name}.png"), caption)
+        self._page.figure(save(figure, self.folder / f"{name}.png"), caption)
 
 
 def sampling_rate_of(pretrained: Pretrained) -> int:
