@@ -57,8 +57,7 @@ def optional_module(name: str, purpose: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        problem = missing_extra(error, purpose)
-        raise problem from error
+        raise missing_extra(error, purpose) from error
 
 
 def check_installed(name: str, purpose: str) -> None:

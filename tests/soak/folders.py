@@ -66,7 +66,6 @@ class Folders:
 
 def loaded(folder: Path, run: Path) -> None:
     """What loads without a word can be run and asked, and gives finite numbers."""
-    del run
     with heard() as words:
         model = load(folder)
         generation_config_for(model, {})
@@ -96,7 +95,6 @@ def imported(folder: Path, run: Path) -> None:
 
 def refused(folder: Path, run: Path) -> None:
     """What cannot be right is not loaded."""
-    del run
     with heard() as words:
         load(folder)
     if not any(words):
@@ -105,7 +103,6 @@ def refused(folder: Path, run: Path) -> None:
 
 def tokenized(folder: Path, run: Path) -> None:
     """What explodes is refused where it is read, or where it meets its text, within seconds."""
-    del run
     start = time.process_time()
     with heard():
         prompts = read_prompt_encoder(folder)

@@ -116,7 +116,6 @@ def _replaced(whole: Whole, home: Path, dice: random.Random, log: list[str]) -> 
 
 def _lost_lease(whole: Whole, home: Path, dice: random.Random, log: list[str]) -> None:
     """Who does not renew its lease loses it to the next, and learns of that when it is back."""
-    del whole, home
     fsspec.register_implementation("gs", MemoryStore, clobber=True)
     run = any_path(f"gs://soak-{uuid.uuid4().hex}/run", "run_dir")
     with ExitStack() as stack:

@@ -131,7 +131,6 @@ def bias_notes(inputs: InputLayer) -> tuple[str, ...]:
 @singledispatch
 def _described(sublayer: Any, masked: bool) -> tuple[str, str, tuple[str, ...]]:
     """Returns the kind of a sublayer, its title and details beyond its kernels."""
-    del masked
     return "other", _title(type(sublayer).__name__), ()
 
 
@@ -154,13 +153,11 @@ def _(sublayer: SelfAttention, masked: bool) -> tuple[str, str, tuple[str, ...]]
 
 @_described.register
 def _(sublayer: CrossAttention, masked: bool) -> tuple[str, str, tuple[str, ...]]:
-    del masked
     return "attention", "Cross-attention", (_heads(sublayer.attention), "K, V from the encoder")
 
 
 @_described.register
 def _(sublayer: FeedForward, masked: bool) -> tuple[str, str, tuple[str, ...]]:
-    del masked
     gated = "" if sublayer.gate is None else ", gated"
     title = "Feed-forward" if type(sublayer) is FeedForward else _title(type(sublayer).__name__)
     return "mlp", title, (f"{sublayer.activation}{gated}",)

@@ -63,7 +63,6 @@ def _cosines(table: np.ndarray) -> np.ndarray:
 
 
 def _table(scheme: Learned, table: np.ndarray, where: str) -> tuple[Picture, list[Number]]:
-    del scheme
     rows = table[:_MOST_ROWS]
     length, width = rows.shape
     title = f"The learned table ({where}) after training: {length} positions x {width} channels"

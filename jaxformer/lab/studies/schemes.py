@@ -40,13 +40,11 @@ class Scheme(NamedTuple):
 
 def _t5(length: int, longest: int) -> Position:
     # A quarter of the training length, as in ALiBi's experiments: all buckets are trained.
-    del longest
     distance = max(8, length // 4)
     return T5Bias(min(32, distance), distance, bidirectional=False)
 
 
 def _linear(position: RoPE, factor: float, length: int) -> Position:
-    del length
     return replace(position, scaling=LinearScaling(factor=factor))
 
 
@@ -55,7 +53,6 @@ def _yarn(position: RoPE, factor: float, length: int) -> Position:
 
 
 def _rope(length: int, longest: int) -> Position:
-    del length, longest
     return RoPE(theta=THETA)
 
 
