@@ -50,6 +50,13 @@ def srun(nodes, tasks_per_node, **more):
     ]
 
 
+def assert_refused(job, variables, *texts):
+    with pytest.raises(ConfigError) as caught:
+        find_processes(job, variables)
+    for text in texts:
+        assert text in str(caught.value)
+
+
 @pytest.fixture(autouse=True)
 def no_device_files(tmp_path, monkeypatch):
     monkeypatch.setattr(gpus, "_DEVICE_FILES", tmp_path)
@@ -151,10 +158,8 @@ ALLOCATED = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "4", "SLURM_NNODES": "4
     ],
 )
 def test_an_allocation_of_several_nodes_without_srun_stops(variables):
-    with pytest.raises(ConfigError) as caught:
-        find_processes(Config(), variables)
-    for text in ("SLURM allocated 4 nodes", "with srun", "--job.num-processes 1"):
-        assert text in str(caught.value)
+    words = ("SLURM allocated 4 nodes", "with srun", "--job.num-processes 1")
+    assert_refused(Config(), variables, *words)
     assert find_processes(Config(num_processes=1), variables) is None
     assert find_processes(Config("h:1", 4, 0), variables) == Processes("h:1", 4, 0)
 
@@ -201,10 +206,8 @@ RANKS = {
 def test_a_launcher_that_names_no_host_stops(launcher):
     variables = RANKS[launcher]
     size, rank = list(variables)[:2]
-    with pytest.raises(ConfigError) as caught:
-        find_processes(Config(), variables)
-    for text in (f"{size} = 4", launcher, f"--job.process-id ${rank}, which is 3 here"):
-        assert text in str(caught.value)
+    words = (f"{size} = 4", launcher, f"--job.process-id ${rank}, which is 3 here")
+    assert_refused(Config(), variables, *words)
     assert find_processes(Config(num_processes=1), variables) is None
     assert find_processes(Config("h:1", 4, 3), variables) == Processes("h:1", 4, 3)
 

@@ -41,7 +41,7 @@ class TpuPod(Launcher):
 class CloudTpuVm(Launcher):
     """Hosts that Google's metadata server lists, for Cloud TPU VMs, where no variables are set.
 
-    Only a machine that `has_tpu` is asked for its `metadata`, which are None if they do not exist.
+    `metadata` reads an attribute of this machine, or returns None; it is asked only if `has_tpu`.
     """
 
     def __init__(

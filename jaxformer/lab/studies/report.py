@@ -67,7 +67,9 @@ def write_report(
         lines += [f"### {section.title}", "", *(f"{text}\n" for text in section.text)]
         if section.header:
             page.table(section.rows, section.header)
-            lines += [*markdown_table(section.header, section.rows), ""]
+            marks = ["---", *["---:"] * (len(section.header) - 1)]
+            table = (section.header, marks, *section.rows)
+            lines += [*("| " + " | ".join(map(str, row)) + " |" for row in table), ""]
         if section.picture is not None:
             path = save(section.picture, folder / f"{section.name}.png")
             pictures.append(path)
@@ -79,9 +81,3 @@ def write_report(
     write_json(folder / "results.json", list(records))
     write_table(folder / "results.csv", lambda: iter(records))
     return [*files, folder / "results.json", folder / "results.csv", *pictures]
-
-
-def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Returns the lines of a table in Markdown; all columns but the first are right-aligned."""
-    marks = ["---", *["---:"] * (len(header) - 1)]
-    return ["| " + " | ".join(map(str, row)) + " |" for row in (header, marks, *rows)]

@@ -107,17 +107,22 @@ def boxes(column, inside):
     return [node.box for node in nodes if (node in column.block) == inside]
 
 
+def parameters(architecture, repeats=1):
+    total = 0
+    for column in architecture.columns:
+        layers = int(column.repeats.split()[0]) // repeats
+        total += sum(box.parameters for box in boxes(column, False))
+        total += layers * sum(box.parameters for box in boxes(column, True))
+    return total
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.quick("decoder", "vision", "windows", "encoder-decoder")
 def test_every_parameter_is_in_one_box(name):
     config, architecture = CONFIGS[name], described(name)
-    total = 0
-    for column in architecture.columns:
-        layers = int(column.repeats.split()[0]) // config.layer_repeats
-        total += sum(box.parameters for box in boxes(column, False))
-        total += layers * sum(box.parameters for box in boxes(column, True))
-        # In the one config whose layers differ in this, the first one has no first norm.
-        total -= config.model_dim * (not config.residual.first_norm)
+    total = parameters(architecture, config.layer_repeats)
+    # In the one config whose layers differ in this, the first one has no first norm.
+    total -= config.model_dim * (not config.residual.first_norm)
     model = jax.eval_shape(config.build, jax.random.key(0))
     expected = sum(math.prod(leaf.shape) for leaf in tree_leaves(model))
     assert architecture.parameters == expected
@@ -226,15 +231,6 @@ def test_the_norm_is_that_of_the_config():
     assert titles(column, inside=False)[-1] == "Language model"
     assert "Final norm: LayerNorm" not in titles(column, inside=False)
     assert isinstance(config.heads[0], LanguageModel)
-
-
-def parameters(architecture):
-    total = 0
-    for column in architecture.columns:
-        layers = int(column.repeats.split()[0])
-        total += sum(box.parameters for box in boxes(column, False))
-        total += layers * sum(box.parameters for box in boxes(column, True))
-    return total
 
 
 COMPOSED = ("clip-vit-base-patch32", "t5gemma-2b-2b", "whisper-tiny", "wav2vec2-base")
