@@ -2,7 +2,4 @@
 
 from jaxformer.distributed.sharding import MeshConfig, make_mesh
 
-__all__ = [
-    "MeshConfig",
-    "make_mesh",
-]
+__all__ = ["MeshConfig", "make_mesh"]

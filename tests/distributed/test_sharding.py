@@ -25,12 +25,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.functional import LayerNorm, RMSNorm, RoPE, T5Bias
 from jaxformer.functional.arrays import mesh_axes
 from jaxformer.functional.linear import lookup
-from jaxformer.models import (
-    AbstractModel,
-    DecoderConfig,
-    EncoderConfig,
-    MaskedLanguageModel,
-)
+from jaxformer.models import AbstractModel, DecoderConfig, EncoderConfig, MaskedLanguageModel
 from jaxformer.nn import (
     MLP,
     ConvolutionBlock,

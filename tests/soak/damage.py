@@ -9,16 +9,7 @@ from pathlib import Path
 from jaxformer.pretrained.auto import load
 from soak.hostile import spoiled_bytes, spoiled_json, spoiled_json_text
 from soak.runs import Whole, measured, parameters_hash, train, whole_run
-from soak.trial import (
-    Silent,
-    Trial,
-    announces_damage,
-    chance,
-    heard,
-    judge,
-    reporting,
-    run_command,
-)
+from soak.trial import Silent, Trial, announces_damage, chance, heard, judge, reporting, run_command
 
 PART = "damage"
 STRAYS = ("9999", "٣", "12.orbax-checkpoint-tmp-1", "-4", "04", "latest", "4.damaged", " 4")

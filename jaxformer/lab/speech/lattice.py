@@ -20,6 +20,7 @@ _MOST_CLASSES, _LEAST_SHARE = 40, 0.05
 _SECONDS_OF_ROW, _MOST_ROWS = 4.0, 8
 _LABELS_OF_PART, MOST_PARTS = 24, 8
 _PATH = "#cf222e"
+_LOOKS = {"cmap": "Blues", "vmin": 0, "vmax": 1, "interpolation": "nearest", "aspect": "auto"}
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,7 @@ def emissions_picture(found: Labelled) -> Any:
         values = probabilities[own][:, shown]
         start, stop = own.start * found.seconds, (own.start + len(values)) * found.seconds
         extent = (start, stop, len(shown) - 0.5, -0.5)
-        looks = {"cmap": "Blues", "vmin": 0, "vmax": 1, "interpolation": "nearest"}
-        image = axes.imshow(values.T, aspect="auto", extent=extent, **looks)
+        image = axes.imshow(values.T, extent=extent, **_LOOKS)
         times = (np.arange(len(values)) + own.start + 0.5) * found.seconds
         path = [place.get(label, np.nan) for label in best[own]]
         axes.plot(times, path, color=_PATH, linewidth=0.6, marker="o", markersize=2)
@@ -136,9 +136,8 @@ def _lattice(
     figure, ((axes,),) = canvas(title, (11, 0.15 * len(states) + 1.4))
     start, stop = own.start * found.seconds, own.stop * found.seconds
     extent = (start, stop, states[-1] + 0.5, states[0] - 0.5)
-    looks = {"cmap": "Blues", "vmin": 0, "vmax": 1, "interpolation": "nearest"}
     values = shares[own, states[0] : states[-1] + 1]
-    image = axes.imshow(values.T, aspect="auto", extent=extent, **looks)
+    image = axes.imshow(values.T, extent=extent, **_LOOKS)
     times = (np.arange(own.start, own.stop) + 0.5) * found.seconds
     axes.plot(times, path[own], color=_PATH, linewidth=0.9, marker="o", markersize=2)
     names = [shown_text(found.names[found.labels[s // 2]]) if s % 2 else "·" for s in states]
