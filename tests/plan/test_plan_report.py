@@ -18,7 +18,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.io.console import console
 from jaxformer.plan import compiler, report, search
 from jaxformer.plan.compiler import CompiledStep
-from jaxformer.plan.memory import ERROR, GAPS, MemoryEstimate
+from jaxformer.plan.memory import GAPS, MemoryEstimate
 from jaxformer.plan.trace import stages_of
 
 ROOT = Path(__file__).parents[2]
@@ -71,15 +71,13 @@ def test_a_closed_form_says_how_sure_it_is():
     assert (memory.cannot_fit(86), memory.cannot_fit(88)) == (True, False)
 
 
-def test_gaps_and_errors_are_those_of_the_receipts():
+def test_gaps_are_those_of_the_receipts():
     receipts = json.loads((ROOT / "benchmarks/results/plan_receipts.json").read_text())["receipts"]
     kept = [each for each in receipts if "temporary_bytes" in each]
     gaps = [(e["argument_bytes"] + e["temporary_bytes"]) / e["peak_bytes"] - 1 for e in kept]
     assert len(gaps) >= 70
     assert np.median(gaps) == pytest.approx(GAPS[0], abs=0.01)
     assert np.quantile(gaps, 0.9) <= GAPS[1]
-    errors = [abs(e["predicted_bytes"] / e["peak_bytes"] - 1) for e in kept]
-    assert np.quantile(errors, 0.9) <= ERROR
 
 
 @pytest.mark.more
