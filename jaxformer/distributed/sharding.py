@@ -25,11 +25,6 @@ from jaxformer.io.notices import warn_once
 MESH_AXES = ("data", "fsdp", "tensor", "sequence", "expert")
 _MOST_VIRTUAL_DEVICES = 1024
 
-_WHOLE = (
-    *("experts", "head_dim", "vocab_embed", "norm", "positions", "buckets", "kinds", "labels"),
-    *("pooled", "patch_rows", "patch_columns", "channels", "features", "taps", "rank", "layers"),
-)
-"""The logical axes that no mesh axis cuts."""
 # The mesh axes of each logical axis. The vocabulary is the only sharded axis of its tables: with a
 # table sharded along both axes, the partitioner would rematerialize all of it at the lookup.
 RULES: dict[str, str | tuple[str, ...] | None] = {
@@ -38,10 +33,25 @@ RULES: dict[str, str | tuple[str, ...] | None] = {
     "embed": "fsdp",
     "mlp": "tensor",
     "expert": "expert",
+    "experts": None,
     "heads": "tensor",
     "kv_heads": "tensor",
+    "head_dim": None,
     "vocab": ("tensor", "fsdp"),
-    **dict.fromkeys(_WHOLE),
+    "vocab_embed": None,
+    "norm": None,
+    "positions": None,
+    "buckets": None,
+    "kinds": None,
+    "labels": None,
+    "pooled": None,
+    "patch_rows": None,
+    "patch_columns": None,
+    "channels": None,
+    "features": None,
+    "taps": None,
+    "rank": None,
+    "layers": None,
 }
 
 
