@@ -11,8 +11,26 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
 WORDS = (
-    *("[UNK]", "[PAD]", "[CLS]", "[SEP]", "a", "the", "cat", "dog", "The", "Cat", "sat", "on"),
-    *("mat", "query", "passage", ":", "runs", "fast", "blue", "sky"),
+    "[UNK]",
+    "[PAD]",
+    "[CLS]",
+    "[SEP]",
+    "a",
+    "the",
+    "cat",
+    "dog",
+    "The",
+    "Cat",
+    "sat",
+    "on",
+    "mat",
+    "query",
+    "passage",
+    ":",
+    "runs",
+    "fast",
+    "blue",
+    "sky",
 )
 TEXTS = ("a cat", "the dog sat on the mat , fast : a blue sky , a cat", "", "The Cat runs", "sky")
 WIDTH, LONGEST = 24, 16

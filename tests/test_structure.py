@@ -29,9 +29,24 @@ UNCOUNTED = ("__init__.py", "__pycache__")
 
 # A package may import those before it.
 PACKAGES = (
-    *("xla_flags", "errors", "checks", "extras", "io"),
-    *("functional", "nn", "models", "optim", "data"),
-    *("distributed", "hub", "zoo", "config", "checkpoints", "pretrained", "generation", "server"),
+    "xla_flags",
+    "errors",
+    "checks",
+    "extras",
+    "io",
+    "functional",
+    "nn",
+    "models",
+    "optim",
+    "data",
+    "distributed",
+    "hub",
+    "zoo",
+    "config",
+    "checkpoints",
+    "pretrained",
+    "generation",
+    "server",
     *(
         "flax",
         "training",

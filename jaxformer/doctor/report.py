@@ -23,8 +23,18 @@ from jaxformer.errors import closest
 Status = Literal["PASS", "note", "FAIL"]
 
 PACKAGES = (
-    *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "chex", "numpy", "transformers"),
-    *("torch", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin"),
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "chex",
+    "numpy",
+    "transformers",
+    "torch",
+    "libtpu",
+    "jax-cuda12-plugin",
+    "jax-cuda13-plugin",
 )
 STARTS = "JAX starts"
 """The name of the finding if JAX does not start and no case can run."""
@@ -36,9 +46,15 @@ _PREFIXES = ("XLA_", "JAX_", "LIBTPU_", "TPU_", "NCCL_", "TF_GPU_")
 _SINGLE = ("GLIBC_TUNABLES", "NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES", "NNX_GRAPH_MODE")
 # Environment variables that JAX reads in addition to those of its configuration options.
 _JAX_VARIABLES = (
-    *("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS", "JAX_COORDINATOR_PORT"),
-    *("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_IDS", "JAX_FORCE_TPU_INIT"),
-    *("JAX_PARTITION_INDEX", "JAX_SLICE_INDEX"),
+    "JAX_COORDINATOR_ADDRESS",
+    "JAX_COORDINATOR_BIND_ADDRESS",
+    "JAX_COORDINATOR_PORT",
+    "JAX_NUM_PROCESSES",
+    "JAX_PROCESS_ID",
+    "JAX_LOCAL_DEVICE_IDS",
+    "JAX_FORCE_TPU_INIT",
+    "JAX_PARTITION_INDEX",
+    "JAX_SLICE_INDEX",
 )
 _OFF = ("", "0", "false", "off", "no")
 

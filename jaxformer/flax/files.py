@@ -24,7 +24,11 @@ OF_CLASS = ("dtype", "seed", "input_shape", "gradient_checkpointing", "add_pooli
 """The options of a class; others are fields of the config."""
 # What these arguments of the old classes said does not matter here.
 _UNUSED = (
-    *("force_download", "from_pt", "local_files_only", "proxies", "resume_download"),
+    "force_download",
+    "from_pt",
+    "local_files_only",
+    "proxies",
+    "resume_download",
     "trust_remote_code",
 )
 

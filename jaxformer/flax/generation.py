@@ -18,8 +18,12 @@ _LENGTH = 20
 """The number of tokens of a row if neither an argument nor a file says it."""
 _ARRAYS = ("attention_mask", "decoder_input_ids", "decoder_attention_mask")
 _OF_FILES = (
-    *("decoder_start_token_id", "forced_decoder_ids", "is_multilingual", "lang_to_id"),
-    *("no_timestamps_token_id", "task_to_id"),
+    "decoder_start_token_id",
+    "forced_decoder_ids",
+    "is_multilingual",
+    "lang_to_id",
+    "no_timestamps_token_id",
+    "task_to_id",
 )
 """The options that take the place of what generation_config.json says."""
 _IGNORED = ("bos_token_id", "position_ids", "return_dict", "token_type_ids", "use_cache")

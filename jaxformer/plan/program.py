@@ -17,8 +17,17 @@ PACKAGE = Path(__file__).parents[1]
 LOOPS = ("scan", "while", "cond")
 """Operations whose bodies are separate programs."""
 _CALLS = {
-    *("jit", "closed_call", "call_with_derivatives", "remat2", "shard_map", "custom_jvp_call"),
-    *("custom_vjp_call", "linear_with_transpose", "core_call", "run_state", "checkpoint"),
+    "jit",
+    "closed_call",
+    "call_with_derivatives",
+    "remat2",
+    "shard_map",
+    "custom_jvp_call",
+    "custom_vjp_call",
+    "linear_with_transpose",
+    "core_call",
+    "run_state",
+    "checkpoint",
 }
 """Operations whose body is inlined."""
 

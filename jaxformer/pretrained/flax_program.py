@@ -30,11 +30,21 @@ from jaxformer.zoo import FORMATS
 
 # Fields of config.json that no function of a program reads.
 _UNREAD = (
-    *("output_attentions", "output_hidden_states", "return_dict", "transformers_version"),
-    *("_name_or_path", "use_cache", "torch_dtype", "dtype"),
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+    "transformers_version",
+    "_name_or_path",
+    "use_cache",
+    "torch_dtype",
+    "dtype",
 )
 _FLOATS = (
-    *("gumbel_temperature", "head_mask", "input_features", "input_values", "inputs"),
+    "gumbel_temperature",
+    "head_mask",
+    "input_features",
+    "input_values",
+    "inputs",
     "pixel_values",
 )
 _CONVERT = {

@@ -49,11 +49,21 @@ def test_every_format_holds_the_same(classifier, table, tmp_path, capsys):
             assert row["predicted_label"] == first["predicted_label"]
             assert float(row["score"]) == float(first["score"])
     assert list(found[0][0]) == [
-        *("id", "sentence", "label", "predicted_label", "score"),
-        *("score_negative", "score_neutral", "score_positive"),
+        "id",
+        "sentence",
+        "label",
+        "predicted_label",
+        "score",
+        "score_negative",
+        "score_neutral",
+        "score_positive",
     ]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        *("new.csv", "out.csv", "out.jsonl", "out.parquet", "out.tsv")
+        "new.csv",
+        "out.csv",
+        "out.jsonl",
+        "out.parquet",
+        "out.tsv",
     ]
 
 

@@ -115,7 +115,10 @@ def test_spreads_and_reports(tmp_path):
     sections = [Section("Found", ["A sentence."], ["scheme", "loss"], [["rope", "1.0"]])]
     files = write_report(tmp_path, "Title", sections, [{"scheme": "rope", "loss": 1.0}])
     assert {file.name for file in files} == {
-        *("index.html", "report.md", "results.json", "results.csv")
+        "index.html",
+        "report.md",
+        "results.json",
+        "results.csv",
     }
     assert "| rope | 1.0 |" in (tmp_path / "report.md").read_text()
     assert (tmp_path / "results.csv").read_text() == "scheme,loss\nrope,1.0\n"

@@ -39,8 +39,11 @@ _RULE = obj(
     onJobFailureReasons=array(
         {
             "enum": [
-                *("BackoffLimitExceeded", "DeadlineExceeded", "FailedIndexes"),
-                *("MaxFailedIndexesExceeded", "PodFailurePolicy"),
+                "BackoffLimitExceeded",
+                "DeadlineExceeded",
+                "FailedIndexes",
+                "MaxFailedIndexesExceeded",
+                "PodFailurePolicy",
             ]
         }
     ),

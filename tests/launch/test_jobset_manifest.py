@@ -44,7 +44,9 @@ def job_of(jobset):
 @pytest.mark.parametrize(
     "cluster",
     [
-        *(GPUS, SLICES, FULL),
+        GPUS,
+        SLICES,
+        FULL,
         JobSet(chips="h100:1", image="i"),
         JobSet(chips="v5e:1x1", image="i"),
         JobSet(chips="gb200:72", image="i", node_selector=("gpu=gb200", "a/b=")),

@@ -31,7 +31,13 @@ def test_machines_are_asked_for(cluster):
     assert cluster.run(tpu_vm_script(JOB, TWO), "create") == (0, "")
     one, two = cluster.calls()
     assert one == [
-        *("gcloud", "compute", "tpus", "queued-resources", "create", "llama", *WHERE),
+        "gcloud",
+        "compute",
+        "tpus",
+        "queued-resources",
+        "create",
+        "llama",
+        *WHERE,
         *("--accelerator-type=v6e-16", "--runtime-version=v2-alpha-tpuv6e", "--node-id=llama"),
     ]
     assert two[5:] == [

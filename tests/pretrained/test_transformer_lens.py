@@ -11,10 +11,17 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 IDS = np.random.default_rng(0).integers(8, 30, (2, 7))
 # What a block has; those of rotated queries and keys are only in versions before 4.
 COMMON = [
-    *("hook_resid_pre", "hook_attn_out", "hook_mlp_out", "hook_resid_post"),
+    "hook_resid_pre",
+    "hook_attn_out",
+    "hook_mlp_out",
+    "hook_resid_post",
     *(f"attn.hook_{name}" for name in ("q", "k", "v", "z", "attn_scores", "pattern")),
-    *("ln1.hook_normalized", "ln1.hook_out", "ln2.hook_normalized", "ln2.hook_out"),
-    *("mlp.hook_pre", "mlp.hook_post"),
+    "ln1.hook_normalized",
+    "ln1.hook_out",
+    "ln2.hook_normalized",
+    "ln2.hook_out",
+    "mlp.hook_pre",
+    "mlp.hook_post",
 ]
 SYSTEMS = {
     "gpt2": [*COMMON, "hook_resid_mid"],

@@ -24,7 +24,12 @@ from soak.trial import Refused, Silent, Trial, chance, heard, judge, reporting
 PART = "places"
 NAMES = ("a run", "läufe", "実行", "100%", "#1?", "-x", "a=b", "{x}", "'q\"", "..run", "r" * 200)
 WRITTEN = (
-    *(".lock", "config.json", "metrics.jsonl", "wall_time.jsonl", "evaluation.json", "loss.png"),
+    ".lock",
+    "config.json",
+    "metrics.jsonl",
+    "wall_time.jsonl",
+    "evaluation.json",
+    "loss.png",
     "checkpoints",
 )
 """What training writes in a run's folder."""

@@ -11,8 +11,16 @@ from jaxformer.zoo.details import OTHER, model_details, parameters_by_part
 
 # One of each family, and those whose parameters have unusual names.
 NAMES = (
-    *("llama3-8b", "t5-base", "bart-base", "albert-base", "bert-base", "vit-22b", "gpt2-small"),
-    *("siglip-base-patch16-224-vision", "clip-vit-base-patch32-vision", "ernie-3.0-base-zh"),
+    "llama3-8b",
+    "t5-base",
+    "bart-base",
+    "albert-base",
+    "bert-base",
+    "vit-22b",
+    "gpt2-small",
+    "siglip-base-patch16-224-vision",
+    "clip-vit-base-patch32-vision",
+    "ernie-3.0-base-zh",
 )
 
 

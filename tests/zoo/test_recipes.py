@@ -28,8 +28,15 @@ each_recipe = pytest.mark.parametrize("file", FILES)
 
 # What training adds to an architecture.
 ADDED = {
-    *("vocab_size", "dropout", "self_attention.dropout", "init_std", "depth_scaled_init", "remat"),
-    *("feature_dropout", "span_masking.time_probability", "heads"),
+    "vocab_size",
+    "dropout",
+    "self_attention.dropout",
+    "init_std",
+    "depth_scaled_init",
+    "remat",
+    "feature_dropout",
+    "span_masking.time_probability",
+    "heads",
 }
 
 

@@ -63,8 +63,13 @@ ENCODINGS = {
     "llama3": Encoding(
         _digits("{1,3}"),
         (
-            *("<|begin_of_text|>", "<|end_of_text|>", *_RESERVED[:4]),
-            *("<|start_header_id|>", "<|end_header_id|>", _RESERVED[4], "<|eot_id|>"),
+            "<|begin_of_text|>",
+            "<|end_of_text|>",
+            *_RESERVED[:4],
+            "<|start_header_id|>",
+            "<|end_header_id|>",
+            _RESERVED[4],
+            "<|eot_id|>",
             *_RESERVED[5:],
         ),
     ),

@@ -90,7 +90,8 @@ _ENCODE = {
 
 _DEFAULTS = {"train": False, "deterministic": True, "freeze_feature_encoder": False}
 _REQUIRED = (
-    *("decoder_input_ids encoder_outputs", "input_features decoder_input_ids"),
+    "decoder_input_ids encoder_outputs",
+    "input_features decoder_input_ids",
     "input_ids pixel_values",
 )
 """The first arguments of methods that require two."""

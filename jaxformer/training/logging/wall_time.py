@@ -20,8 +20,15 @@ from jaxformer.io.paths import AnyPath, any_path
 
 WALL_TIME_FILE = "wall_time.jsonl"
 PARTS = (
-    *("imports", "corpus", "start", "trace", "compile"),
-    *("data", "step", "evaluation", "save"),
+    "imports",
+    "corpus",
+    "start",
+    "trace",
+    "compile",
+    "data",
+    "step",
+    "evaluation",
+    "save",
 )
 """The parts of wall time, of which one is active at a time."""
 _NEWER = {"imports": 0.0, "corpus": 0.0, "trace": 0.0}

@@ -193,8 +193,14 @@ def test_sublayers_of_ones_own_have_their_names():
 def test_inputs_are_in_the_order_in_which_they_are_applied():
     below = titles(described("encoder").columns[0], inside=False)
     assert below == [
-        *("Inputs", "Token embedding", "+ learned positions", "+ token types", "LayerNorm"),
-        *("Masked language model", "Pooler", "Label"),
+        "Inputs",
+        "Token embedding",
+        "+ learned positions",
+        "+ token types",
+        "LayerNorm",
+        "Masked language model",
+        "Pooler",
+        "Label",
     ]
     below = titles(described("vision").columns[0], inside=False)
     assert below[:4] == ["Images", "Patch projection", "+ class token", "+ learned positions"]
