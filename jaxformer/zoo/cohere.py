@@ -11,19 +11,18 @@ from jaxformer.functional.positions.base import NoPosition
 from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.fields import Activation, Computed, NormEps, Number, write_windows
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope, read_rope, write_rope
 from jaxformer.hub.weights.layouts import Same
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import DotProductAttention, Parallel, VocabularyLogits
-from jaxformer.zoo.common.decoders import CLASSIFIERS, DecoderMap, classes
+from jaxformer.zoo.common.decoders import CLASSIFIERS
 from jaxformer.zoo.common.llama_like import (
     BIASES,
     FIELDS,
-    FILES,
     alternating_windows,
     llama,
+    llama_format,
     names,
     norm_of_each_head,
 )
@@ -119,10 +118,6 @@ _FIELDS = (
     Activation(default="silu"),
     BIASES,
 )
-_WEIGHT_MAP = WeightMap(
-    names("input_layernorm"),
-    layouts={f"*.{part}_norm.scale": Same() for part in ("query", "key")},
-)
 _DEFAULTS = {
     "vocab_size": 256_000,
     "hidden_size": 8192,
@@ -134,32 +129,27 @@ _DEFAULTS = {
     "pad_token_id": 0,
     "tie_word_embeddings": True,
 }
+_format = partial(
+    llama_format,
+    make=partial(llama, residual=Parallel()),
+    weights=WeightMap(
+        names("input_layernorm"),
+        layouts={f"*.{part}_norm.scale": Same() for part in ("query", "key")},
+    ),
+    without=CLASSIFIERS,
+)
 
 FORMATS = (
-    ModelFormat(
-        model_type="cohere",
-        config_map=DecoderMap(
-            partial(llama, residual=Parallel()),
-            (
-                *_FIELDS,
-                Rope(theta=500_000.0, layout=_PAIRS),
-                norm_of_each_head("use_qk_norm"),
-            ),
-        ),
-        weight_map=lambda config: _WEIGHT_MAP,
-        architectures=classes("Cohere", without=CLASSIFIERS),
-        defaults=_DEFAULTS,
-        **FILES,
+    _format(
+        "cohere",
+        "Cohere",
+        (*_FIELDS, Rope(theta=500_000.0, layout=_PAIRS), norm_of_each_head("use_qk_norm")),
+        _DEFAULTS,
     ),
-    ModelFormat(
-        model_type="cohere2",
-        config_map=DecoderMap(
-            partial(llama, residual=Parallel()),
-            (*_FIELDS, Computed(_read_layers, _write_layers)),
-        ),
-        weight_map=lambda config: _WEIGHT_MAP,
-        architectures=classes("Cohere2", without=CLASSIFIERS),
-        defaults={**_DEFAULTS, "sliding_window": 4096},
-        **FILES,
+    _format(
+        "cohere2",
+        "Cohere2",
+        (*_FIELDS, Computed(_read_layers, _write_layers)),
+        _DEFAULTS | {"sliding_window": 4096},
     ),
 )

@@ -15,16 +15,14 @@ from jaxformer.functional.positions.rope_scaling import YaRN
 from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.fields import Activation, Computed, Expect, Value
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope, read_rope, write_rope
 from jaxformer.hub.weights.layouts import Concatenated, PerHead
 from jaxformer.hub.weights.weight_map import Fused, WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import LatentAttention
 from jaxformer.nn.experts import Experts, SharedExpert
-from jaxformer.zoo.common.decoders import DecoderMap, classes
-from jaxformer.zoo.common.experts import dense_names, expert_names
-from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, FILES, NAMES, llama
+from jaxformer.zoo.common.experts import MLP, dense_names, expert_names
+from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, FILES, NAMES, llama, llama_format
 from jaxformer.zoo.system import System
 
 _deepseek = partial(llama, self_attention=LatentAttention(), feed_forward=Experts(losses=()))
@@ -224,13 +222,12 @@ def _write_experts(config: DecoderConfig) -> dict[str, Any]:
 
 _GREEDY, _IN_GROUPS = "greedy", "group_limited_greedy"
 _LAYER, _OURS = "model.layers.{}", "transformer.stack.group.*"
-_MLP = {part: f"{part}_proj" for part in ("gate", "up", "down")}
 _PARTS = {
     "sublayers.0.attention.query_norm": "self_attn.q_a_layernorm",
     "sublayers.0.attention.query_up": "self_attn.q_b_proj",
     "sublayers.0.attention.value_norm": "self_attn.kv_a_layernorm",
     "sublayers.1.correction": "mlp.gate.e_score_correction_bias",
-    **{f"sublayers.1.shared.{k}": f"mlp.shared_experts.{v}" for k, v in _MLP.items()},
+    **{f"sublayers.1.shared.{k}": f"mlp.shared_experts.{v}" for k, v in MLP.items()},
 }
 _LATENTS = Fused(
     tuple(f"{_OURS}.sublayers.0.attention.{part}" for part in ("value", "key")),
@@ -246,9 +243,9 @@ _KEYS_AND_VALUES = Fused(
 
 def _weight_map(config: DecoderConfig) -> WeightMap:
     query = "q_proj" if config.self_attention.query_rank is None else "q_a_proj"
-    dense = dense_names(config, **_MLP)
+    dense = dense_names(config, **MLP)
     own = _PARTS | {"sublayers.0.attention.query": f"self_attn.{query}"}
-    names = NAMES | expert_names("mlp", **_MLP) | block("transformer", _LAYER, own) | dense
+    names = NAMES | expert_names("mlp", **MLP) | block("transformer", _LAYER, own) | dense
     for fused in (_LATENTS, _KEYS_AND_VALUES):
         names = {path: name for path, name in names.items() if path not in fused.modules}
     return WeightMap(names, fused=(_LATENTS, _KEYS_AND_VALUES))
@@ -265,23 +262,17 @@ _FIELDS = (
 _HARMLESS = ("aux_loss_alpha", "ep_size", "seq_aux")
 
 FORMATS = (
-    ModelFormat(
-        model_type="deepseek_v2",
-        config_map=DecoderMap(
-            _deepseek,
-            (
-                *_FIELDS,
-                Rope(layout="interleaved"),
-                Computed(_read_softmax_experts, _write_softmax_experts),
-                Expect("scoring_func", "softmax"),
-                Expect("mlp_bias", False),
-            ),
+    llama_format(
+        "deepseek_v2",
+        "DeepseekV2",
+        (
+            *_FIELDS,
+            Rope(layout="interleaved"),
+            Computed(_read_softmax_experts, _write_softmax_experts),
+            Expect("scoring_func", "softmax"),
+            Expect("mlp_bias", False),
         ),
-        weight_map=_weight_map,
-        architectures=classes(
-            "DeepseekV2", without=("ForTokenClassification", "ForQuestionAnswering")
-        ),
-        defaults={
+        {
             **DEFAULTS,
             "vocab_size": 102_400,
             "num_key_value_heads": None,
@@ -299,25 +290,23 @@ FORMATS = (
             "first_k_dense_replace": 0,
             "moe_intermediate_size": 1407,
         },
+        make=_deepseek,
+        weight_map=_weight_map,
+        without=("ForTokenClassification", "ForQuestionAnswering"),
         synonyms={"num_experts": "n_routed_experts"},
         harmless=_HARMLESS,
-        **FILES,
     ),
-    ModelFormat(
-        model_type="deepseek_v3",
-        config_map=DecoderMap(
-            _deepseek,
-            (
-                *_FIELDS,
-                Computed(_read_rope, _write_rope),
-                Computed(_read_sigmoid_experts, _write_experts),
-                Expect("scoring_func", "sigmoid"),
-                Expect("topk_method", "noaux_tc"),
-            ),
+    llama_format(
+        "deepseek_v3",
+        "DeepseekV3",
+        (
+            *_FIELDS,
+            Computed(_read_rope, _write_rope),
+            Computed(_read_sigmoid_experts, _write_experts),
+            Expect("scoring_func", "sigmoid"),
+            Expect("topk_method", "noaux_tc"),
         ),
-        weight_map=_weight_map,
-        architectures=classes("DeepseekV3", without=("ForQuestionAnswering",)),
-        defaults={
+        {
             **DEFAULTS,
             "vocab_size": 129_280,
             "hidden_size": 7168,
@@ -341,10 +330,13 @@ FORMATS = (
             "norm_topk_prob": True,
             "max_position_embeddings": 4096,
         },
+        make=_deepseek,
+        weight_map=_weight_map,
+        without=("ForQuestionAnswering",),
         synonyms={"num_local_experts": "n_routed_experts"},
         # The module that predicts a second token, which is the layer behind the last one in
         # published files.
         harmless=(*_HARMLESS, "num_mtp_layers", "num_nextn_predict_layers"),
-        **(FILES | {"buffers": (*FILES["buffers"], "model.layers.61.*")}),
+        buffers=(*FILES["buffers"], "model.layers.61.*"),
     ),
 )

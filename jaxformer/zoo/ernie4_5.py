@@ -2,11 +2,9 @@
 
 from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.fields import Activation, Number, Value
-from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
-from jaxformer.hub.weights.weight_map import WeightMap
-from jaxformer.zoo.common.decoders import CLASSIFIERS, DecoderMap, classes
-from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, FILES, NAMES, llama
+from jaxformer.zoo.common.decoders import CLASSIFIERS
+from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, llama, llama_format
 from jaxformer.zoo.system import System
 
 SYSTEMS = (
@@ -40,13 +38,11 @@ _FIELDS = (
 )
 
 FORMATS = (
-    ModelFormat(
-        model_type="ernie4_5",
-        config_map=DecoderMap(llama, _FIELDS),
-        weight_map=lambda config: WeightMap(NAMES),
-        architectures=classes("Ernie4_5", without=CLASSIFIERS),
-        harmless=("attention_dropout",),
-        defaults={
+    llama_format(
+        "ernie4_5",
+        "Ernie4_5",
+        _FIELDS,
+        {
             **DEFAULTS,
             "vocab_size": 103_424,
             "hidden_size": 1024,
@@ -60,6 +56,7 @@ FORMATS = (
             "pad_token_id": 0,
             "tie_word_embeddings": True,
         },
-        **FILES,
+        without=CLASSIFIERS,
+        harmless=("attention_dropout",),
     ),
 )

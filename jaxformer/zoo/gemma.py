@@ -29,16 +29,15 @@ from jaxformer.hub.tasks.classes import CausalLMTask, SequenceClassificationTask
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig, EncoderConfig
 from jaxformer.nn import MLP, SandwichNorm, TokenEmbeddings
-from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.encoders import standalone_encoder
 from jaxformer.zoo.common.llama_like import (
     BIASES,
     DEFAULTS,
     FIELDS,
     FILES,
-    NAMES,
     alternating_windows,
     llama,
+    llama_format,
     names,
 )
 from jaxformer.zoo.system import System
@@ -176,31 +175,30 @@ SECOND_DEFAULTS = {
     "query_pre_attn_scalar": 256,
     "sliding_window": 4096,
 }
+CAPS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+"""The defaults of Gemma 2 that Gemma 3 lacks."""
 _HARMLESS = ("cache_implementation", "sliding_window_size")
-_SECOND_NAMES = names(
-    "input_layernorm",
-    "post_attention_layernorm",
-    "pre_feedforward_layernorm",
-    "post_feedforward_layernorm",
+_SECOND_WEIGHTS = WeightMap(
+    names(
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
+        "post_feedforward_layernorm",
+    )
 )
 
 FORMATS = (
-    ModelFormat(
-        model_type="gemma",
-        config_map=DecoderMap(
-            llama,
-            (
-                *_FIELDS,
-                _CAUSAL,
-                Expect("hidden_activation", None, "gelu_pytorch_tanh"),
-                Rope(),
-                Activation(default="gelu_pytorch_tanh", names=_FIRST_ACTIVATIONS),
-            ),
+    llama_format(
+        "gemma",
+        "Gemma",
+        (
+            *_FIELDS,
+            _CAUSAL,
+            Expect("hidden_activation", None, "gelu_pytorch_tanh"),
+            Rope(),
+            Activation(default="gelu_pytorch_tanh", names=_FIRST_ACTIVATIONS),
         ),
-        weight_map=lambda config: WeightMap(NAMES),
-        architectures=classes("Gemma", without=("ForQuestionAnswering",)),
-        flax=FlaxFormat(norm="weight", ignored={"rope_theta": 10000.0}),
-        defaults={
+        {
             **_DEFAULTS,
             "hidden_size": 3072,
             "intermediate_size": 24576,
@@ -208,29 +206,24 @@ FORMATS = (
             "num_attention_heads": 16,
             "num_key_value_heads": 16,
         },
-        **FILES,
+        without=("ForQuestionAnswering",),
+        flax=FlaxFormat(norm="weight", ignored={"rope_theta": 10000.0}),
     ),
-    ModelFormat(
-        model_type="gemma2",
-        config_map=DecoderMap(
-            gemma2,
-            (
-                *SECOND_FIELDS,
-                _CAUSAL,
-                Computed(partial(read_alternating, every=2), write_alternating),
-                Number("self_attention.softcap", "attn_logit_softcapping", None),
-                Rope(),
-            ),
+    llama_format(
+        "gemma2",
+        "Gemma2",
+        (
+            *SECOND_FIELDS,
+            _CAUSAL,
+            Computed(partial(read_alternating, every=2), write_alternating),
+            Number("self_attention.softcap", "attn_logit_softcapping", None),
+            Rope(),
         ),
-        weight_map=lambda config: WeightMap(_SECOND_NAMES),
-        architectures=classes("Gemma2", without=("ForQuestionAnswering",)),
-        defaults={
-            **SECOND_DEFAULTS,
-            "attn_logit_softcapping": 50.0,
-            "final_logit_softcapping": 30.0,
-        },
+        SECOND_DEFAULTS | CAPS,
+        make=gemma2,
+        weights=_SECOND_WEIGHTS,
+        without=("ForQuestionAnswering",),
         harmless=_HARMLESS,
-        **FILES,
     ),
     ModelFormat(
         model_type="gemma3_text",
@@ -238,7 +231,7 @@ FORMATS = (
             _third,
             (*SECOND_FIELDS, Expect("is_causal", True), Computed(_read_third, _write_third)),
         ),
-        weight_map=lambda config: WeightMap(_SECOND_NAMES),
+        weight_map=lambda config: _SECOND_WEIGHTS,
         architectures=(
             Architecture("Gemma3ForCausalLM", CausalLMTask()),
             Architecture(

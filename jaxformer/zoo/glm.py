@@ -6,14 +6,12 @@ from typing import Any
 from jaxformer.functional.norms import RMSNorm
 from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.fields import Activation, Value
-from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import DotProductAttention, SandwichNorm
 from jaxformer.zoo.common.basics import fused_gate
-from jaxformer.zoo.common.decoders import DecoderMap, classes
-from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, FILES, NAMES, llama, names
+from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, NAMES, llama, llama_format, names
 from jaxformer.zoo.system import System
 
 
@@ -66,20 +64,21 @@ _DEFAULTS = {
 }
 
 FORMATS = (
-    ModelFormat(
-        model_type="glm",
-        config_map=DecoderMap(llama, _FIELDS),
-        weight_map=lambda config: WeightMap(NAMES, fused=(_UP,)),
-        architectures=classes("Glm", without=("ForQuestionAnswering",)),
-        defaults=_DEFAULTS,
-        **FILES,
+    llama_format(
+        "glm",
+        "Glm",
+        _FIELDS,
+        _DEFAULTS,
+        weights=WeightMap(NAMES, fused=(_UP,)),
+        without=("ForQuestionAnswering",),
     ),
-    ModelFormat(
-        model_type="glm4",
-        config_map=DecoderMap(partial(llama, residual=SandwichNorm()), _FIELDS),
-        weight_map=lambda config: WeightMap(_SECOND_NAMES, fused=(_UP,)),
-        architectures=classes("Glm4", without=("ForQuestionAnswering",)),
-        defaults=_DEFAULTS,
-        **FILES,
+    llama_format(
+        "glm4",
+        "Glm4",
+        _FIELDS,
+        _DEFAULTS,
+        make=partial(llama, residual=SandwichNorm()),
+        weights=WeightMap(_SECOND_NAMES, fused=(_UP,)),
+        without=("ForQuestionAnswering",),
     ),
 )

@@ -8,22 +8,20 @@ from jaxformer.functional.positions.rope_scaling import YaRN
 from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.fields import Computed, Constant, Number, Value, write_windows
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.layouts import Alternating, Same
 from jaxformer.hub.weights.weight_map import Fused, WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import DotProductAttention
 from jaxformer.nn.experts import Experts
-from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.experts import expert_fields
 from jaxformer.zoo.common.llama_like import (
     DEFAULTS,
     FIELDS,
-    FILES,
     NAMES,
     alternating_windows,
     llama,
+    llama_format,
 )
 from jaxformer.zoo.system import System
 
@@ -108,28 +106,20 @@ _GATE_AND_UP = Fused(
 _BIASES = ("self_attention.output_bias",)
 
 FORMATS = (
-    ModelFormat(
-        model_type="gpt_oss",
-        config_map=DecoderMap(
-            _gpt_oss,
-            (
-                *FIELDS,
-                Rope(theta=_THETA),
-                Constant("hidden_act", "silu"),
-                Value("self_attention.bias", "attention_bias", True, also=_BIASES),
-                Computed(
-                    _read_layers, lambda config: write_windows(config.windows, config.num_layers)
-                ),
-                *expert_fields("num_local_experts"),
-                Number("feed_forward.activation.limit", "swiglu_limit", 7.0),
-                Number("feed_forward.activation.alpha", "swiglu_alpha", 1.702),
-            ),
+    llama_format(
+        "gpt_oss",
+        "GptOss",
+        (
+            *FIELDS,
+            Rope(theta=_THETA),
+            Constant("hidden_act", "silu"),
+            Value("self_attention.bias", "attention_bias", True, also=_BIASES),
+            Computed(_read_layers, lambda config: write_windows(config.windows, config.num_layers)),
+            *expert_fields("num_local_experts"),
+            Number("feed_forward.activation.limit", "swiglu_limit", 7.0),
+            Number("feed_forward.activation.alpha", "swiglu_alpha", 1.702),
         ),
-        weight_map=lambda config: WeightMap(
-            _NAMES, fused=(_GATE_AND_UP,), layouts={f"{_INNER}.down.*": Same()}
-        ),
-        architectures=classes("GptOss", without=("ForQuestionAnswering",)),
-        defaults={
+        {
             **DEFAULTS,
             "vocab_size": 201_088,
             "hidden_size": 2880,
@@ -152,8 +142,10 @@ FORMATS = (
                 "original_max_position_embeddings": 4096,
             },
         },
+        make=_gpt_oss,
+        weights=WeightMap(_NAMES, fused=(_GATE_AND_UP,), layouts={f"{_INNER}.down.*": Same()}),
+        without=("ForQuestionAnswering",),
         synonyms={"num_experts": "num_local_experts"},
         harmless=("experts_per_token", "initial_context_length"),
-        **FILES,
     ),
 )

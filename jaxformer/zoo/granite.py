@@ -4,13 +4,11 @@ from typing import Any
 
 from jaxformer.hub.fields import Activation, Computed, Number, Value
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
-from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import DotProductAttention, PreNorm, TokenEmbeddings, VocabularyLogits
-from jaxformer.zoo.common.decoders import CLASSIFIERS, DecoderMap, classes
-from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FIELDS, FILES, NAMES, llama
+from jaxformer.zoo.common.decoders import CLASSIFIERS
+from jaxformer.zoo.common.llama_like import BIASES, FIELDS, llama, llama_format
 from jaxformer.zoo.system import System
 
 
@@ -61,13 +59,4 @@ _FIELDS = (
     Computed(_read_logit_scale, _write_logit_scale),
 )
 
-FORMATS = (
-    ModelFormat(
-        model_type="granite",
-        config_map=DecoderMap(llama, _FIELDS),
-        weight_map=lambda config: WeightMap(NAMES),
-        architectures=classes("Granite", without=CLASSIFIERS),
-        defaults=DEFAULTS,
-        **FILES,
-    ),
-)
+FORMATS = (llama_format("granite", "Granite", _FIELDS, without=CLASSIFIERS),)

@@ -5,20 +5,16 @@ from jaxformer.functional.positions.rope_scaling import Llama3Scaling
 from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.fields import Activation, Value
 from jaxformer.hub.flax_format import Difference, FlaxFormat
-from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
-from jaxformer.hub.weights.weight_map import WeightMap
-from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.llama_like import (
     BIASES,
     DEFAULTS,
     FIELDS,
-    FILES,
-    NAMES,
     OLD_PREFIX,
     UNTIED,
     WINDOW,
     llama,
+    llama_format,
 )
 from jaxformer.zoo.system import System
 
@@ -81,33 +77,34 @@ SYSTEMS = (
 )
 
 FORMATS = (
-    ModelFormat(
-        model_type="llama",
-        config_map=DecoderMap(
-            llama,
-            (
-                *FIELDS,
-                Rope(),
-                Activation(default="silu"),
-                Value("feed_forward.bias", "mlp_bias", False),
-                BIASES,
-            ),
+    llama_format(
+        "llama",
+        "Llama",
+        (
+            *FIELDS,
+            Rope(),
+            Activation(default="silu"),
+            Value("feed_forward.bias", "mlp_bias", False),
+            BIASES,
         ),
-        weight_map=lambda config: WeightMap(NAMES),
-        architectures=classes("Llama", prefixes=OLD_PREFIX),
+        prefixes=OLD_PREFIX,
         flax=FlaxFormat(
             norm="weight",
             untied=UNTIED,
             ignored={"rope_theta": 10000.0, "rope_scaling": None, "mlp_bias": False},
         ),
-        defaults=DEFAULTS,
-        **FILES,
     ),
-    ModelFormat(
-        model_type="mistral",
-        config_map=DecoderMap(llama, (*FIELDS, Rope(), Activation(default="silu"), WINDOW)),
-        weight_map=lambda config: WeightMap(NAMES),
-        architectures=classes("Mistral"),
+    llama_format(
+        "mistral",
+        "Mistral",
+        (*FIELDS, Rope(), Activation(default="silu"), WINDOW),
+        {
+            **DEFAULTS,
+            "intermediate_size": 14336,
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 4096 * 32,
+            "sliding_window": 4096,
+        },
         flax=FlaxFormat(
             norm="weight",
             untied=UNTIED,
@@ -120,13 +117,5 @@ FORMATS = (
                 ),
             ),
         ),
-        defaults={
-            **DEFAULTS,
-            "intermediate_size": 14336,
-            "num_key_value_heads": 8,
-            "max_position_embeddings": 4096 * 32,
-            "sliding_window": 4096,
-        },
-        **FILES,
     ),
 )

@@ -8,13 +8,11 @@ from jaxformer.functional.experts.losses import BalanceLoss
 from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.fields import Activation, Computed
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.nn.experts import Experts
-from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.experts import expert_fields, expert_names
-from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, FILES, NAMES, WINDOW, llama
+from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, NAMES, WINDOW, llama, llama_format
 from jaxformer.zoo.system import System
 
 _mixtral = partial(llama, feed_forward=Experts())
@@ -58,24 +56,18 @@ def _read_jitter(hf_config: HFConfig) -> dict[str, Any]:
 
 
 FORMATS = (
-    ModelFormat(
-        model_type="mixtral",
-        config_map=DecoderMap(
-            _mixtral,
-            (
-                *FIELDS,
-                Rope(theta=1_000_000.0),
-                Activation(default="silu"),
-                WINDOW,
-                *expert_fields("num_local_experts"),
-                Computed(_read_jitter, lambda config: {}),
-            ),
+    llama_format(
+        "mixtral",
+        "Mixtral",
+        (
+            *FIELDS,
+            Rope(theta=1_000_000.0),
+            Activation(default="silu"),
+            WINDOW,
+            *expert_fields("num_local_experts"),
+            Computed(_read_jitter),
         ),
-        weight_map=lambda config: WeightMap(
-            NAMES | expert_names("block_sparse_moe", gate="w1", up="w3", down="w2")
-        ),
-        architectures=classes("Mixtral"),
-        defaults={
+        {
             **DEFAULTS,
             "intermediate_size": 14336,
             "num_key_value_heads": 8,
@@ -86,8 +78,9 @@ FORMATS = (
             "num_experts_per_tok": 2,
             "router_aux_loss_coef": 0.001,
         },
+        make=_mixtral,
+        weights=WeightMap(NAMES | expert_names("block_sparse_moe", gate="w1", up="w3", down="w2")),
         synonyms={"num_experts": "num_local_experts"},
         aliases={r"\.mlp\.(gate|experts)\.": r".block_sparse_moe.\1."},
-        **FILES,
     ),
 )

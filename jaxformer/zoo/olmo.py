@@ -11,20 +11,18 @@ from jaxformer.functional.positions.rope_scaling import YaRN
 from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.fields import FULL, SLIDING, Activation, Computed, write_windows
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope, read_layer_ropes, write_layer_ropes
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import BranchNorm, DotProductAttention
-from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.llama_like import (
     BIASES,
     DEFAULTS,
     FIELDS,
-    FILES,
     QUERY_KEY_NORM,
     alternating_windows,
     llama,
+    llama_format,
     names,
 )
 from jaxformer.zoo.system import System
@@ -90,25 +88,20 @@ def _write_layers(config: DecoderConfig) -> dict[str, Any]:
     }
 
 
-_NAMES = names("post_attention_layernorm", "post_feedforward_layernorm")
-_WITHOUT = ("ForTokenClassification", "ForQuestionAnswering")
 _DEFAULTS = {**DEFAULTS, "vocab_size": 50304, "rms_norm_eps": 1e-5, "pad_token_id": 1}
+_format = partial(
+    llama_format,
+    make=_olmo,
+    weights=WeightMap(names("post_attention_layernorm", "post_feedforward_layernorm")),
+    without=("ForTokenClassification", "ForQuestionAnswering"),
+)
 
 FORMATS = (
-    ModelFormat(
-        model_type="olmo2",
-        config_map=DecoderMap(_olmo, (*_FIELDS, Rope())),
-        weight_map=lambda config: WeightMap(_NAMES),
-        architectures=classes("Olmo2", without=_WITHOUT),
-        defaults=_DEFAULTS,
-        **FILES,
-    ),
-    ModelFormat(
-        model_type="olmo3",
-        config_map=DecoderMap(_olmo, (*_FIELDS, Computed(_read_layers, _write_layers))),
-        weight_map=lambda config: WeightMap(_NAMES),
-        architectures=classes("Olmo3", without=_WITHOUT),
-        defaults={**_DEFAULTS, "sliding_window": 4096},
-        **FILES,
+    _format("olmo2", "Olmo2", (*_FIELDS, Rope()), _DEFAULTS),
+    _format(
+        "olmo3",
+        "Olmo3",
+        (*_FIELDS, Computed(_read_layers, _write_layers)),
+        _DEFAULTS | {"sliding_window": 4096},
     ),
 )

@@ -6,21 +6,20 @@ from jaxformer.functional.experts.losses import BalanceLoss, ZLoss
 from jaxformer.functional.experts.routing import SoftmaxTopK
 from jaxformer.functional.norms import RMSNorm
 from jaxformer.hub.fields import Activation, Expect
-from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.nn import DotProductAttention
 from jaxformer.nn.experts import Experts
-from jaxformer.zoo.common.decoders import CLASSIFIERS, DecoderMap, classes
-from jaxformer.zoo.common.experts import RENORMALIZE, expert_fields, expert_names
+from jaxformer.zoo.common.decoders import CLASSIFIERS
+from jaxformer.zoo.common.experts import MLP, RENORMALIZE, expert_fields, expert_names
 from jaxformer.zoo.common.llama_like import (
     BIASES,
     DEFAULTS,
     FIELDS,
-    FILES,
     NAMES,
     QUERY_KEY_NORM,
     llama,
+    llama_format,
 )
 from jaxformer.zoo.system import System
 
@@ -55,27 +54,21 @@ SYSTEMS = (
 )
 
 FORMATS = (
-    ModelFormat(
-        model_type="olmoe",
-        config_map=DecoderMap(
-            _olmoe,
-            (
-                *FIELDS,
-                QUERY_KEY_NORM,
-                Rope(),
-                Activation(default="silu"),
-                BIASES,
-                *expert_fields("num_experts"),
-                RENORMALIZE,
-                Expect("clip_qkv", None),
-                Expect("sliding_window", None),
-            ),
+    llama_format(
+        "olmoe",
+        "Olmoe",
+        (
+            *FIELDS,
+            QUERY_KEY_NORM,
+            Rope(),
+            Activation(default="silu"),
+            BIASES,
+            *expert_fields("num_experts"),
+            RENORMALIZE,
+            Expect("clip_qkv", None),
+            Expect("sliding_window", None),
         ),
-        weight_map=lambda config: WeightMap(
-            NAMES | expert_names("mlp", gate="gate_proj", up="up_proj", down="down_proj")
-        ),
-        architectures=classes("Olmoe", without=CLASSIFIERS),
-        defaults={
+        {
             **DEFAULTS,
             "vocab_size": 50304,
             "hidden_size": 2048,
@@ -90,7 +83,9 @@ FORMATS = (
             "norm_topk_prob": False,
             "router_aux_loss_coef": 0.01,
         },
+        make=_olmoe,
+        weights=WeightMap(NAMES | expert_names("mlp", **MLP)),
+        without=CLASSIFIERS,
         synonyms={"num_local_experts": "num_experts"},
-        **FILES,
     ),
 )

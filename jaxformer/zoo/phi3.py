@@ -4,13 +4,11 @@ from jaxformer.errors import ConfigError
 from jaxformer.functional.positions.rope import NoScaling
 from jaxformer.functional.positions.rope_scaling import LongRoPE
 from jaxformer.hub.fields import Activation, Expect, Number
-from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.layouts import Concatenated
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.zoo.common.basics import fused_attention, fused_gate
-from jaxformer.zoo.common.decoders import DecoderMap, classes
-from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, FILES, NAMES, WINDOW, llama
+from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, NAMES, WINDOW, llama_format
 
 
 class _LongRope(Rope):
@@ -64,12 +62,11 @@ _WEIGHT_MAP = WeightMap(
 )
 
 FORMATS = (
-    ModelFormat(
-        model_type="phi3",
-        config_map=DecoderMap(llama, _FIELDS),
-        weight_map=lambda config: _WEIGHT_MAP,
-        architectures=classes("Phi3", without=("ForQuestionAnswering",)),
-        defaults={
+    llama_format(
+        "phi3",
+        "Phi3",
+        _FIELDS,
+        {
             **DEFAULTS,
             "vocab_size": 32064,
             "hidden_size": 3072,
@@ -79,6 +76,7 @@ FORMATS = (
             "original_max_position_embeddings": 4096,
             "pad_token_id": 32000,
         },
-        **FILES,
+        weights=_WEIGHT_MAP,
+        without=("ForQuestionAnswering",),
     ),
 )

@@ -12,21 +12,17 @@ from jaxformer.hub.fields import (
     write_windows,
 )
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
-from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import DotProductAttention
-from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.llama_like import (
     BIASES,
     DEFAULTS,
     FIELDS,
-    FILES,
-    NAMES,
     OLD_PREFIX,
     QUERY_KEY_NORM,
     llama,
+    llama_format,
     used_window,
 )
 
@@ -65,29 +61,19 @@ _DEFAULTS = {
 }
 
 FORMATS = (
-    ModelFormat(
-        model_type="qwen2",
-        config_map=DecoderMap(
-            partial(llama, self_attention=DotProductAttention(bias=True)), _FIELDS
-        ),
-        weight_map=lambda config: WeightMap(NAMES),
-        architectures=classes("Qwen2", prefixes=OLD_PREFIX),
-        defaults=_DEFAULTS,
-        **FILES,
+    llama_format(
+        "qwen2",
+        "Qwen2",
+        _FIELDS,
+        _DEFAULTS,
+        make=partial(llama, self_attention=DotProductAttention(bias=True)),
+        prefixes=OLD_PREFIX,
     ),
-    ModelFormat(
-        model_type="qwen3",
-        config_map=DecoderMap(
-            llama,
-            (
-                *_FIELDS,
-                QUERY_KEY_NORM,
-                BIASES,
-            ),
-        ),
-        weight_map=lambda config: WeightMap(NAMES),
-        architectures=classes("Qwen3", prefixes=OLD_PREFIX),
-        defaults={**_DEFAULTS, "head_dim": 128},
-        **FILES,
+    llama_format(
+        "qwen3",
+        "Qwen3",
+        (*_FIELDS, QUERY_KEY_NORM, BIASES),
+        _DEFAULTS | {"head_dim": 128},
+        prefixes=OLD_PREFIX,
     ),
 )

@@ -19,23 +19,27 @@ from jaxformer.hub.fields import (
     write_windows,
 )
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import DotProductAttention
 from jaxformer.nn.experts import Experts, SharedExpert
-from jaxformer.zoo.common.decoders import DecoderMap, classes
-from jaxformer.zoo.common.experts import RENORMALIZE, dense_names, expert_fields, expert_names
+from jaxformer.zoo.common.experts import (
+    MLP,
+    RENORMALIZE,
+    dense_names,
+    expert_fields,
+    expert_names,
+)
 from jaxformer.zoo.common.llama_like import (
     BIASES,
     DEFAULTS,
     FIELDS,
-    FILES,
     NAMES,
     OLD_PREFIX,
     QUERY_KEY_NORM,
     llama,
+    llama_format,
     used_window,
 )
 from jaxformer.zoo.system import System
@@ -182,43 +186,36 @@ def _write_windows(config: DecoderConfig) -> dict[str, Any]:
     }
 
 
-_MLP = {part: f"{part}_proj" for part in ("gate", "up", "down")}
 _SHARED = block(
     "transformer",
     "model.layers.{}.mlp",
     {
-        "sublayers.1.shared.gate": "shared_expert.gate_proj",
-        "sublayers.1.shared.up": "shared_expert.up_proj",
-        "sublayers.1.shared.down": "shared_expert.down_proj",
+        **{f"sublayers.1.shared.{part}": f"shared_expert.{name}" for part, name in MLP.items()},
         "sublayers.1.shared_gate": "shared_expert_gate",
     },
 )
 
 
 def _names(config: DecoderConfig) -> dict[str, str]:
-    return NAMES | expert_names("mlp", **_MLP) | dense_names(config, **_MLP)
+    return NAMES | expert_names("mlp", **MLP) | dense_names(config, **MLP)
 
 
 FORMATS = (
-    ModelFormat(
-        model_type="qwen2_moe",
-        config_map=DecoderMap(
-            _qwen2_moe,
-            (
-                *FIELDS,
-                Rope(),
-                Activation(default="silu"),
-                Value("self_attention.bias", "qkv_bias", True),
-                Computed(_read_windows, _write_windows),
-                *expert_fields("num_experts"),
-                Number("feed_forward.dim", "moe_intermediate_size"),
-                Number("feed_forward.shared.dim", "shared_expert_intermediate_size"),
-                RENORMALIZE,
-            ),
+    llama_format(
+        "qwen2_moe",
+        "Qwen2Moe",
+        (
+            *FIELDS,
+            Rope(),
+            Activation(default="silu"),
+            Value("self_attention.bias", "qkv_bias", True),
+            Computed(_read_windows, _write_windows),
+            *expert_fields("num_experts"),
+            Number("feed_forward.dim", "moe_intermediate_size"),
+            Number("feed_forward.shared.dim", "shared_expert_intermediate_size"),
+            RENORMALIZE,
         ),
-        weight_map=lambda config: WeightMap(_names(config) | _SHARED),
-        architectures=classes("Qwen2Moe"),
-        defaults={
+        {
             **DEFAULTS,
             "vocab_size": 151936,
             "hidden_size": 2048,
@@ -237,27 +234,24 @@ FORMATS = (
             "router_aux_loss_coef": 0.001,
             "decoder_sparse_step": 1,
         },
-        **FILES,
+        make=_qwen2_moe,
+        weight_map=lambda config: WeightMap(_names(config) | _SHARED),
     ),
-    ModelFormat(
-        model_type="qwen3_moe",
-        config_map=DecoderMap(
-            _qwen3_moe,
-            (
-                *FIELDS,
-                QUERY_KEY_NORM,
-                Rope(),
-                Activation(default="silu"),
-                BIASES,
-                Computed(_read_window, _write_window),
-                *expert_fields("num_experts"),
-                Number("feed_forward.dim", "moe_intermediate_size"),
-                RENORMALIZE,
-            ),
+    llama_format(
+        "qwen3_moe",
+        "Qwen3Moe",
+        (
+            *FIELDS,
+            QUERY_KEY_NORM,
+            Rope(),
+            Activation(default="silu"),
+            BIASES,
+            Computed(_read_window, _write_window),
+            *expert_fields("num_experts"),
+            Number("feed_forward.dim", "moe_intermediate_size"),
+            RENORMALIZE,
         ),
-        weight_map=lambda config: WeightMap(_names(config)),
-        architectures=classes("Qwen3Moe", prefixes=OLD_PREFIX),
-        defaults={
+        {
             **DEFAULTS,
             "vocab_size": 151936,
             "hidden_size": 2048,
@@ -273,7 +267,9 @@ FORMATS = (
             "router_aux_loss_coef": 0.001,
             "decoder_sparse_step": 1,
         },
+        make=_qwen3_moe,
+        weight_map=lambda config: WeightMap(_names(config)),
+        prefixes=OLD_PREFIX,
         synonyms={"num_local_experts": "num_experts"},
-        **FILES,
     ),
 )

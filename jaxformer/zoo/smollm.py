@@ -16,19 +16,15 @@ from jaxformer.hub.fields import (
     write_windows,
 )
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
-from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
-from jaxformer.zoo.common.decoders import DecoderMap, classes
 from jaxformer.zoo.common.llama_like import (
     BIASES,
     DEFAULTS,
     FIELDS,
-    FILES,
-    NAMES,
     OLD_PREFIX,
     llama,
+    llama_format,
     used_window,
 )
 from jaxformer.zoo.system import System
@@ -85,22 +81,18 @@ def _write_layers(config: DecoderConfig) -> dict[str, Any]:
 
 
 FORMATS = (
-    ModelFormat(
-        model_type="smollm3",
-        config_map=DecoderMap(
-            llama,
-            (
-                *FIELDS,
-                Rope(theta=2_000_000.0),
-                Activation(default="silu"),
-                BIASES,
-                Value("feed_forward.bias", "mlp_bias", False),
-                Computed(_read_layers, _write_layers),
-            ),
+    llama_format(
+        "smollm3",
+        "SmolLM3",
+        (
+            *FIELDS,
+            Rope(theta=2_000_000.0),
+            Activation(default="silu"),
+            BIASES,
+            Value("feed_forward.bias", "mlp_bias", False),
+            Computed(_read_layers, _write_layers),
         ),
-        weight_map=lambda config: WeightMap(NAMES),
-        architectures=classes("SmolLM3", prefixes=OLD_PREFIX),
-        defaults={
+        {
             **DEFAULTS,
             "vocab_size": 128256,
             "hidden_size": 2048,
@@ -112,6 +104,6 @@ FORMATS = (
             "pad_token_id": 128004,
             "tie_word_embeddings": True,
         },
-        **FILES,
+        prefixes=OLD_PREFIX,
     ),
 )

@@ -6,13 +6,11 @@ from typing import Any
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.fields import Activation, NormEps, Number, Value
-from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import MLP, DotProductAttention
-from jaxformer.zoo.common.decoders import DecoderMap, classes
-from jaxformer.zoo.common.llama_like import FIELDS, FILES, NAMES, WINDOW, llama
+from jaxformer.zoo.common.llama_like import FIELDS, NAMES, WINDOW, llama, llama_format
 from jaxformer.zoo.system import System
 
 _starcoder = partial(llama, feed_forward=MLP(gated=False))
@@ -55,12 +53,11 @@ _FIELDS = (
 _MLP = {"sublayers.1.up": "mlp.c_fc", "sublayers.1.down": "mlp.c_proj"}
 
 FORMATS = (
-    ModelFormat(
-        model_type="starcoder2",
-        config_map=DecoderMap(_starcoder, _FIELDS),
-        weight_map=lambda config: WeightMap(NAMES | block("transformer", "model.layers.{}", _MLP)),
-        architectures=classes("Starcoder2", without=("ForQuestionAnswering",)),
-        defaults={
+    llama_format(
+        "starcoder2",
+        "Starcoder2",
+        _FIELDS,
+        {
             "vocab_size": 49152,
             "hidden_size": 3072,
             "intermediate_size": 12288,
@@ -71,6 +68,8 @@ FORMATS = (
             "norm_epsilon": 1e-5,
             "tie_word_embeddings": True,
         },
-        **FILES,
+        make=_starcoder,
+        weights=WeightMap(NAMES | block("transformer", "model.layers.{}", _MLP)),
+        without=("ForQuestionAnswering",),
     ),
 )

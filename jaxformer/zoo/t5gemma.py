@@ -42,6 +42,7 @@ from jaxformer.zoo.common.basics import projections
 from jaxformer.zoo.common.encoders import standalone_encoder
 from jaxformer.zoo.common.llama_like import names
 from jaxformer.zoo.gemma import (
+    CAPS,
     SECOND_DEFAULTS,
     SECOND_FIELDS,
     gemma2,
@@ -155,11 +156,7 @@ def _part(name: str, build: Any, block_names: dict[str, str]) -> Section:
         copies={"lm_head.out_proj.weight": "model.embed_tokens.weight"},
         # The whole model has these fields.
         harmless=("classifier_dropout_rate", "dropout_rate", "is_decoder"),
-        defaults={
-            **SECOND_DEFAULTS,
-            "attn_logit_softcapping": 50.0,
-            "final_logit_softcapping": 30.0,
-        },
+        defaults=SECOND_DEFAULTS | CAPS,
     )
     return Section(name, f"model.{name}.", model_format, model_format.architectures[0])
 
@@ -275,13 +272,9 @@ class _EncoderOnlyMap(PartsMap):
         return super().write(SimpleNamespace(encoder=config))
 
 
-def _standalone(encoder: EncoderConfig, **rates: float) -> EncoderConfig:
-    return _with_rates(encoder, **rates)
-
-
 _ALONE = ModelFormat(
     config_map=_EncoderOnlyMap(
-        _standalone,
+        lambda encoder, **rates: _with_rates(encoder, **rates),
         (
             Expect("is_encoder_decoder", False),
             Expect("layer_types", None),

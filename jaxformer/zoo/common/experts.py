@@ -29,9 +29,10 @@ def _write_loss(config: DecoderConfig) -> dict[str, Any]:
 
 LOSS = Computed(_read_loss, _write_loss)
 """The balancing loss."""
-
 RENORMALIZE = Flag("feed_forward.router.renormalize", "norm_topk_prob")
 """Whether the weights of a token sum to 1."""
+MLP = {part: f"{part}_proj" for part in ("gate", "up", "down")}
+"""The names of the kernels of a feed-forward layer, in most systems."""
 
 
 def expert_fields(num: str) -> tuple[Number | Computed, ...]:

@@ -1,5 +1,6 @@
 """What Llama and its relatives share."""
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxformer.functional.norms import LayerNorm, RMSNorm
@@ -8,6 +9,7 @@ from jaxformer.hub.fields import (
     FULL,
     SLIDING,
     Computed,
+    Field,
     NormEps,
     Number,
     Value,
@@ -16,9 +18,11 @@ from jaxformer.hub.fields import (
     read_windows,
 )
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.weights.weight_map import block
+from jaxformer.hub.model_format import ModelFormat
+from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.zoo.common.basics import NUMBERS, projections
+from jaxformer.zoo.common.decoders import DecoderMap, classes
 
 
 def llama(
@@ -139,3 +143,39 @@ FILES = {
     "copies": {"lm_head.weight": "model.embed_tokens.weight"},
 }
 """Fields of the `ModelFormat` of all relatives."""
+_WEIGHTS = WeightMap(NAMES)
+
+
+def llama_format(
+    model_type: str,
+    name: str,
+    fields: Sequence[Field],
+    defaults: Mapping[str, Any] = DEFAULTS,
+    *,
+    make: Callable[..., DecoderConfig] = llama,
+    weights: WeightMap = _WEIGHTS,
+    without: tuple[str, ...] = (),
+    prefixes: Mapping[str, str] | None = None,
+    **parts: Any,
+) -> ModelFormat:
+    """Returns the format of Llama or a relative.
+
+    Args:
+        model_type: The name in config.json.
+        name: How the names of its classes begin: "Llama".
+        fields: The fields of config.json.
+        defaults: Those of missing fields.
+        make: Makes a model from its fields.
+        weights: The names of the tensors, unless `weight_map` is given.
+        without: Classes that it lacks.
+        prefixes: Class -> prefix of its body, see `OLD_PREFIX`.
+        **parts: Other fields of `ModelFormat`.
+    """
+    own = {
+        "model_type": model_type,
+        "config_map": DecoderMap(make, fields),
+        "weight_map": lambda config: weights,
+        "architectures": classes(name, without, prefixes),
+        "defaults": defaults,
+    }
+    return ModelFormat(**(FILES | own | parts))
