@@ -7,15 +7,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.hub.fields import Computed, ConfigMap
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
-from jaxformer.hub.tasks.classes import (
-    MaskedLMTask,
-    PreTrainingTask,
-    QuestionAnsweringTask,
-    SequenceClassificationTask,
-    Task,
-    TokenClassificationTask,
-)
-from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
+from jaxformer.hub.tasks.classes import MaskedLMTask, PreTrainingTask
 from jaxformer.hub.weights.weight_map import WeightMap, attention
 from jaxformer.models import Classification, EncoderConfig, MaskedLanguageModel
 from jaxformer.nn import MLP
@@ -29,6 +21,7 @@ from jaxformer.zoo.common.bert_like import (
     body,
     head_copies,
     named,
+    with_labels,
 )
 from jaxformer.zoo.common.cross_attention import NO_CROSS_ATTENTION
 from jaxformer.zoo.system import System
@@ -155,11 +148,7 @@ FORMATS = (
         architectures=(
             Architecture("AlbertForPreTraining", PreTrainingTask("sentence_order", "sop_logits")),
             Architecture("AlbertForMaskedLM", MaskedLMTask(), NO_POOLER),
-            Architecture("AlbertForSequenceClassification", SequenceClassificationTask()),
-            Architecture("AlbertForMultipleChoice", MultipleChoiceTask()),
-            Architecture("AlbertForTokenClassification", TokenClassificationTask(), NO_POOLER),
-            Architecture("AlbertForQuestionAnswering", QuestionAnsweringTask(), NO_POOLER),
-            Architecture("AlbertModel", Task()),
+            *with_labels("Albert"),
         ),
         prefix="albert.",
         buffers=("*.position_ids",),

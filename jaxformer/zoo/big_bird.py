@@ -28,11 +28,11 @@ from jaxformer.models.heads.base import HeadModule
 from jaxformer.nn import MLP, BlockSparseAttention, DotProductAttention, Linear, normal
 from jaxformer.zoo.common.bert_like import (
     BIAS,
-    ENCODER_OR_DECODER,
     FIELDS,
     HEADS,
     LABELS,
     NO_POOLER,
+    READS_ENCODER,
     DenseCausalLMTask,
     bert,
     body,
@@ -40,7 +40,6 @@ from jaxformer.zoo.common.bert_like import (
     head_copies,
     named,
 )
-from jaxformer.zoo.common.cross_attention import KEPT_CROSS_ATTENTION
 from jaxformer.zoo.system import System
 
 _CHANGES = {
@@ -211,8 +210,7 @@ FORMATS = (
         config_map=ConfigMap(
             encoder_or_decoder,
             (
-                ENCODER_OR_DECODER,
-                KEPT_CROSS_ATTENTION,
+                *READS_ENCODER,
                 *FIELDS,
                 Computed(_read_attention, _write_attention),
                 Value("self_attention.bias", "use_bias", True),

@@ -26,16 +26,15 @@ from jaxformer.models import (
     TokenClassification,
 )
 from jaxformer.zoo.common.bert_like import (
-    ENCODER_OR_DECODER,
     FIELDS,
     LABELS,
+    READS_ENCODER,
     body,
     causal,
     embedding_size,
     encoder_or_decoder,
     over_vocabulary,
 )
-from jaxformer.zoo.common.cross_attention import KEPT_CROSS_ATTENTION
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class _MultipleChoiceTask(MultipleChoiceTask):
         )
 
 
-_FIELDS = (ENCODER_OR_DECODER, KEPT_CROSS_ATTENTION, *FIELDS, embedding_size(128))
+_FIELDS = (*READS_ENCODER, *FIELDS, embedding_size(128))
 _DISCRIMINATOR = {
     "heads.tags.dense.linear": "discriminator_predictions.dense",
     "heads.tags.output": "discriminator_predictions.dense_prediction",

@@ -4,26 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 from jaxformer.functional.positions.schemes import Learned
-from jaxformer.hub.fields import Computed, ConfigMap
+from jaxformer.hub.fields import Computed
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import ModelFormat
 from jaxformer.models import EncoderConfig, MaskedLanguageModel
-from jaxformer.zoo.common.bert_like import (
-    BIAS,
-    ENCODER_OR_DECODER,
-    FIELDS,
-    HARMLESS,
-    HEADS,
-    LABELS,
-    architectures,
-    bert,
-    body,
-    causal,
-    encoder_or_decoder,
-    head_copies,
-    named,
-)
-from jaxformer.zoo.common.cross_attention import KEPT_CROSS_ATTENTION
+from jaxformer.zoo.common.bert_like import bert, bert_format, causal
 from jaxformer.zoo.system import System
 
 _EMBEDDINGS = replace(EncoderConfig.embeddings, token_types=4)
@@ -67,23 +51,5 @@ def _write_task_types(config: EncoderConfig) -> dict[str, Any]:
 
 
 FORMATS = (
-    ModelFormat(
-        model_type="ernie",
-        config_map=ConfigMap(
-            encoder_or_decoder,
-            (
-                ENCODER_OR_DECODER,
-                KEPT_CROSS_ATTENTION,
-                *FIELDS,
-                Computed(_read_task_types, _write_task_types),
-            ),
-        ),
-        weight_map=lambda config: named(body("ernie", config) | LABELS | HEADS, BIAS, config),
-        architectures=(*architectures("Ernie"), causal("ErnieForCausalLM")),
-        prefix="ernie.",
-        reads_encoder=True,
-        buffers=("*.position_ids",),
-        copies=head_copies("ernie"),
-        harmless=HARMLESS,
-    ),
+    bert_format("Ernie", causal("ErnieForCausalLM"), Computed(_read_task_types, _write_task_types)),
 )

@@ -22,13 +22,12 @@ from jaxformer.hub.tasks.classes import (
 )
 from jaxformer.hub.weights.layouts import Constant
 from jaxformer.hub.weights.tensors import Tensors
-from jaxformer.hub.weights.weight_map import WeightMap, block
+from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import EncoderConfig, MaskedLanguageModel
 from jaxformer.models.protein import TokenDropout
 from jaxformer.nn import DotProductAttention, PreNorm, TokenEmbeddings
 from jaxformer.zoo.common.basics import BASE_SIZES, NUMBERS
 from jaxformer.zoo.common.bert_like import (
-    BLOCK,
     LABELS,
     LM_HEAD,
     NO_POOLER,
@@ -152,8 +151,7 @@ def _fitted(config: EncoderConfig, files: Tensors) -> EncoderConfig:
 
 _NORMS = {"norms.0": "attention.LayerNorm", "norms.1": "LayerNorm"}
 _NAMES = {
-    **body("esm"),
-    **block("transformer", "esm.encoder.layer.{}", BLOCK | _NORMS),
+    **body("esm", own=_NORMS),
     "transformer.inputs.embedding_norm": "esm.embeddings.layer_norm",
     "transformer.final_norm": "esm.encoder.emb_layer_norm_after",
     "contact_head.regression": "esm.contact_head.regression",

@@ -1,22 +1,16 @@
 """RoBERTa, XLM-RoBERTa and CamemBERT: BERT without next-sentence prediction."""
 
 from jaxformer.hub.fields import ConfigMap
-from jaxformer.hub.model_format import CountedByIds, ModelFormat
+from jaxformer.hub.model_format import ModelFormat
 from jaxformer.zoo.common.bert_like import (
-    ENCODER_OR_DECODER,
-    LABELS,
-    LM_HEAD,
+    READS_ENCODER,
     ROBERTA,
     ROBERTA_FIELDS,
     bert,
     body,
-    causal,
     encoder_or_decoder,
-    head_copies,
-    roberta_architectures,
-    roberta_weight_map,
+    roberta_format,
 )
-from jaxformer.zoo.common.cross_attention import KEPT_CROSS_ATTENTION
 from jaxformer.zoo.system import System
 
 _SOURCE = "Liu et al., 2019, section 3 and table 9, https://arxiv.org/abs/1907.11692"
@@ -37,24 +31,13 @@ SYSTEMS = (
 
 def _format(model_type: str, name: str, vocab_size: int) -> ModelFormat:
     """Returns the format of RoBERTa, perhaps under another name."""
-    return ModelFormat(
-        model_type=model_type,
-        config_map=ConfigMap(
-            encoder_or_decoder, (ENCODER_OR_DECODER, KEPT_CROSS_ATTENTION, *ROBERTA_FIELDS)
-        ),
-        weight_map=lambda config: roberta_weight_map(
-            body("roberta", config) | LABELS | LM_HEAD, config
-        ),
-        architectures=(
-            *roberta_architectures(name),
-            causal(f"{name}ForCausalLM", activation="gelu"),
-        ),
-        prefix="roberta.",
+    return roberta_format(
+        model_type,
+        name,
+        ConfigMap(encoder_or_decoder, (*READS_ENCODER, *ROBERTA_FIELDS)),
+        lambda config: body("roberta", config),
+        {"vocab_size": vocab_size},
         reads_encoder=True,
-        positions=CountedByIds(),
-        buffers=("*.position_ids",),
-        copies=head_copies("roberta", "lm_head"),
-        defaults={"vocab_size": vocab_size, "pad_token_id": 1},
     )
 
 

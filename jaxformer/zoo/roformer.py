@@ -31,10 +31,10 @@ from jaxformer.models import (
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.zoo.common.bert_like import (
     BIAS,
-    ENCODER_OR_DECODER,
     FIELDS,
     HEADS,
     LABELS,
+    READS_ENCODER,
     bert,
     body,
     causal,
@@ -43,7 +43,6 @@ from jaxformer.zoo.common.bert_like import (
     head_copies,
     named,
 )
-from jaxformer.zoo.common.cross_attention import KEPT_CROSS_ATTENTION
 from jaxformer.zoo.system import System
 
 SYSTEMS = (
@@ -111,8 +110,7 @@ FORMATS = (
         config_map=ConfigMap(
             partial(encoder_or_decoder, pooler=None),
             (
-                ENCODER_OR_DECODER,
-                KEPT_CROSS_ATTENTION,
+                *READS_ENCODER,
                 *FIELDS,
                 Computed(_read_positions, _write_positions),
                 embedding_size(None),

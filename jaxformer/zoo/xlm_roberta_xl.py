@@ -3,24 +3,16 @@
 from functools import partial
 
 from jaxformer.hub.fields import Computed, ConfigMap
-from jaxformer.hub.model_format import CountedByIds, ModelFormat
-from jaxformer.hub.weights.weight_map import block
 from jaxformer.nn import TokenEmbeddings
 from jaxformer.nn.residual import PreNorm
 from jaxformer.zoo.common.bert_like import (
-    BLOCK,
     ENCODER_OR_DECODER,
-    LABELS,
-    LM_HEAD,
     ROBERTA,
     ROBERTA_FIELDS,
     bert,
     body,
-    causal,
     encoder_or_decoder,
-    head_copies,
-    roberta_architectures,
-    roberta_weight_map,
+    roberta_format,
 )
 from jaxformer.zoo.system import System
 
@@ -36,34 +28,20 @@ SYSTEMS = (
     System("xlm-roberta-xxl", "", bert(48, 4096, 32, **_SIZES), "10.7B", _SOURCE),
 )
 
-_NAME = "roberta"
 _NORMS = {"norms.0": "attention.self_attn_layer_norm", "norms.1": "LayerNorm"}
-_NAMES = {
-    **body(_NAME),
-    **block("transformer", f"{_NAME}.encoder.layer.{{}}", BLOCK | _NORMS),
-    "transformer.final_norm": f"{_NAME}.encoder.LayerNorm",
-    **LABELS,
-    **LM_HEAD,
-}
+_NAMES = body("roberta", own=_NORMS) | {"transformer.final_norm": "roberta.encoder.LayerNorm"}
 _NO_EMBEDDING_NORM = Computed(lambda hf_config: {"embeddings.norm": None})
 
 FORMATS = (
-    ModelFormat(
-        model_type="xlm-roberta-xl",
-        config_map=ConfigMap(
+    roberta_format(
+        "xlm-roberta-xl",
+        "XLMRobertaXL",
+        ConfigMap(
             partial(encoder_or_decoder, residual=PreNorm()),
             (ENCODER_OR_DECODER, *ROBERTA_FIELDS, _NO_EMBEDDING_NORM),
         ),
-        weight_map=partial(roberta_weight_map, _NAMES),
-        architectures=(
-            *roberta_architectures("XLMRobertaXL"),
-            causal("XLMRobertaXLForCausalLM", activation="gelu"),
-        ),
-        prefix=f"{_NAME}.",
-        positions=CountedByIds(),
-        buffers=("*.position_ids",),
-        copies=head_copies(_NAME, "lm_head"),
-        defaults={
+        lambda config: _NAMES,
+        {
             "vocab_size": 250880,
             "hidden_size": 2560,
             "num_hidden_layers": 36,
@@ -72,7 +50,6 @@ FORMATS = (
             "max_position_embeddings": 514,
             "type_vocab_size": 1,
             "layer_norm_eps": 1e-5,
-            "pad_token_id": 1,
         },
     ),
 )

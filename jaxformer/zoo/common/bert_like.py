@@ -1,7 +1,7 @@
 """What BERT and its relatives share."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,9 @@ from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import (
     Activation,
     Computed,
+    ConfigMap,
     Expect,
+    Field,
     LearnedPositions,
     NormEps,
     Number,
@@ -21,7 +23,7 @@ from jaxformer.hub.fields import (
     read_activation,
 )
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import Architecture
+from jaxformer.hub.model_format import Architecture, CountedByIds, ModelFormat
 from jaxformer.hub.tasks.classes import (
     CausalLMTask,
     MaskedLMTask,
@@ -46,7 +48,7 @@ from jaxformer.models.model import ModelConfig
 from jaxformer.nn.block import BlockConfig
 from jaxformer.nn.config import TokenEmbeddings, TransformerConfig
 from jaxformer.zoo.common.basics import BASE_SIZES, NUMBERS
-from jaxformer.zoo.common.cross_attention import keeps_cross_attention
+from jaxformer.zoo.common.cross_attention import KEPT_CROSS_ATTENTION, keeps_cross_attention
 
 
 def bert(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> EncoderConfig:
@@ -89,6 +91,8 @@ ENCODER_OR_DECODER = Computed(
     lambda config: {"is_decoder": True} if config.causal else {},
 )
 """The field of systems with causal classes, for `encoder_or_decoder`."""
+READS_ENCODER = (ENCODER_OR_DECODER, KEPT_CROSS_ATTENTION)
+"""The fields of systems whose causal classes may have cross-attention."""
 TOKEN_TYPES = Number("embeddings.token_types", "type_vocab_size", 2)
 FIELDS = (
     Expect("position_embedding_type", "absolute"),
@@ -136,8 +140,10 @@ _BLOCK_WITH_UNUSED = {
 }
 
 
-def body(name: str, config: ModelConfig | None = None) -> dict[str, str]:
-    """Returns the names of the modules below the heads."""
+def body(
+    name: str, config: ModelConfig | None = None, own: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Returns the names of the modules below the heads; `own` are those in a block that differ."""
     embeddings = f"{name}.embeddings"
     cross = getattr(config, "cross_attention", None) is not None
     blocks = _BLOCK_WITH_CROSS_ATTENTION if cross else BLOCK
@@ -149,7 +155,7 @@ def body(name: str, config: ModelConfig | None = None) -> dict[str, str]:
         "transformer.inputs.kinds.token_types": f"{embeddings}.token_type_embeddings.weight",
         "transformer.inputs.kinds.task_types": f"{embeddings}.task_type_embeddings.weight",
         "transformer.inputs.embedding_norm": f"{embeddings}.LayerNorm",
-        **block("transformer", f"{name}.encoder.layer.{{}}", blocks),
+        **block("transformer", f"{name}.encoder.layer.{{}}", blocks | (own or {})),
         "pooler": f"{name}.pooler.dense",
     }
 
@@ -225,8 +231,6 @@ HEADS = {
 }
 """Module of a pre-training head -> its name in BERT and ERNIE."""
 NO_POOLER = {"pooler": None}
-HARMLESS = ("directionality", "pooler_*")
-"""Fields of config.json in the first files of BERT that no class reads."""
 
 
 @dataclass(frozen=True)
@@ -253,18 +257,39 @@ def causal(name: str, *aliases: str, activation: str | None = None) -> Architect
     return Architecture(name, task, fields={"is_decoder": True}, aliases=aliases)
 
 
-def architectures(name: str) -> tuple[Architecture, ...]:
-    """Returns the encoders of BERT and ERNIE, whose names begin with `name`: "Bert"."""
-    pre_training = PreTrainingTask("next_sentence", "seq_relationship_logits")
+def with_labels(name: str) -> tuple[Architecture, ...]:
+    """Returns the classes with labels and the bare one, whose names begin with `name`: "Bert"."""
     return (
-        Architecture(f"{name}ForPreTraining", pre_training),
-        Architecture(f"{name}ForMaskedLM", MaskedLMTask(), NO_POOLER),
-        Architecture(f"{name}ForNextSentencePrediction", NextSentenceTask()),
         Architecture(f"{name}ForSequenceClassification", SequenceClassificationTask()),
         Architecture(f"{name}ForMultipleChoice", MultipleChoiceTask()),
         Architecture(f"{name}ForTokenClassification", TokenClassificationTask(), NO_POOLER),
         Architecture(f"{name}ForQuestionAnswering", QuestionAnsweringTask(), NO_POOLER),
         Architecture(f"{name}Model", Task()),
+    )
+
+
+def bert_format(name: str, causal_class: Architecture, *own: Field, **parts: Any) -> ModelFormat:
+    """Returns the format of BERT or ERNIE, whose class names begin with `name`: "Bert"."""
+    kind = name.lower()
+    pre_training = PreTrainingTask("next_sentence", "seq_relationship_logits")
+    return ModelFormat(
+        model_type=kind,
+        config_map=ConfigMap(encoder_or_decoder, (*READS_ENCODER, *FIELDS, *own)),
+        weight_map=lambda config: named(body(kind, config) | LABELS | HEADS, BIAS, config),
+        architectures=(
+            Architecture(f"{name}ForPreTraining", pre_training),
+            Architecture(f"{name}ForMaskedLM", MaskedLMTask(), NO_POOLER),
+            Architecture(f"{name}ForNextSentencePrediction", NextSentenceTask()),
+            *with_labels(name),
+            causal_class,
+        ),
+        prefix=f"{kind}.",
+        reads_encoder=True,
+        buffers=("*.position_ids",),
+        copies=head_copies(kind),
+        # Fields of config.json in the first files of BERT that no class reads.
+        harmless=("directionality", "pooler_*"),
+        **parts,
     )
 
 
@@ -314,18 +339,47 @@ def with_classifier(names: Mapping[str, str], config: EncoderConfig) -> dict[str
     return {**names, "pooler": "classifier.dense", "heads.label.output": "classifier.out_proj"}
 
 
-def roberta_weight_map(names: Mapping[str, str], config: EncoderConfig) -> WeightMap:
-    """Returns the names of the tensors of RoBERTa and MPNet."""
-    return named(with_classifier(names, config), LM_HEAD_BIAS, config)
-
-
 def roberta_architectures(name: str) -> tuple[Architecture, ...]:
     """Returns the encoders of RoBERTa and MPNet, whose names begin with `name`: "Roberta"."""
-    return (
-        Architecture(f"{name}ForMaskedLM", MaskedLMTask("gelu"), NO_POOLER),
-        Architecture(f"{name}ForSequenceClassification", SequenceClassificationTask()),
-        Architecture(f"{name}ForMultipleChoice", MultipleChoiceTask()),
-        Architecture(f"{name}ForTokenClassification", TokenClassificationTask(), NO_POOLER),
-        Architecture(f"{name}ForQuestionAnswering", QuestionAnsweringTask(), NO_POOLER),
-        Architecture(f"{name}Model", Task()),
-    )
+    masked = Architecture(f"{name}ForMaskedLM", MaskedLMTask("gelu"), NO_POOLER)
+    return (masked, *with_labels(name))
+
+
+def roberta_format(
+    model_type: str,
+    name: str,
+    config_map: ConfigMap,
+    names: Callable[[ModelConfig], Mapping[str, str]],
+    defaults: Mapping[str, Any],
+    *,
+    prefix: str = "roberta",
+    **parts: Any,
+) -> ModelFormat:
+    """Returns the format of RoBERTa or a relative.
+
+    Args:
+        model_type: The name in config.json.
+        name: How the names of its classes begin: "Roberta".
+        config_map: The fields of config.json.
+        names: Returns the names of the modules of a model below its head over the vocabulary.
+        defaults: Those of missing fields.
+        prefix: The name of the body.
+        **parts: Other fields of `ModelFormat`.
+    """
+
+    def weight_map(config: ModelConfig) -> WeightMap:
+        own = with_classifier({**names(config), **LABELS, **LM_HEAD}, config)
+        return named(own, LM_HEAD_BIAS, config)
+
+    fields = {
+        "architectures": (
+            *roberta_architectures(name),
+            causal(f"{name}ForCausalLM", activation="gelu"),
+        ),
+        "prefix": f"{prefix}.",
+        "positions": CountedByIds(),
+        "buffers": ("*.position_ids",),
+        "copies": head_copies(prefix, "lm_head"),
+        "defaults": {"pad_token_id": 1, **defaults},
+    }
+    return ModelFormat(model_type, config_map, weight_map, **(fields | parts))
