@@ -9,7 +9,7 @@ from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks.classes import SequenceClassificationTask, Task
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import PrefixPooler, SpectrogramPatchesConfig
-from jaxformer.zoo.common.basics import BASE_SIZES, SIZES
+from jaxformer.zoo.common.basics import BASE_SIZES, SIZES, sized
 from jaxformer.zoo.common.vit_like import LAYOUTS, QKV_BIAS, module_names, names
 from jaxformer.zoo.system import System
 
@@ -18,14 +18,8 @@ def ast(
     num_layers: int, model_dim: int, num_heads: int, **changes: Any
 ) -> SpectrogramPatchesConfig:
     """Returns AST's architecture in any size, for ten seconds and the 527 labels of AudioSet."""
-    sizes = {
-        "num_layers": num_layers,
-        "model_dim": model_dim,
-        "num_heads": num_heads,
-        "mlp_dim": 4 * model_dim,
-        "pooler": PrefixPooler(norm=True),
-    }
-    return SpectrogramPatchesConfig(**(sizes | changes))
+    fields = {"pooler": PrefixPooler(norm=True)} | changes
+    return sized(SpectrogramPatchesConfig, num_layers, model_dim, num_heads, **fields)
 
 
 SYSTEMS = (

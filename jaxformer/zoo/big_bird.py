@@ -26,6 +26,7 @@ from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig, Dense, EncoderConfig, Head, ResidualMLP, Span
 from jaxformer.models.heads.base import HeadModule
 from jaxformer.nn import MLP, BlockSparseAttention, DotProductAttention, Linear, normal
+from jaxformer.zoo.common.basics import embedding_scale
 from jaxformer.zoo.common.bert_like import (
     BIAS,
     FIELDS,
@@ -85,11 +86,6 @@ def _write_attention(config: EncoderConfig | DecoderConfig) -> dict[str, Any]:
         return {"attention_type": _FULL}
     sizes = {"block_size": attention.block_size, "num_random_blocks": attention.num_random_blocks}
     return {"attention_type": _SPARSE} | sizes
-
-
-def _read_scale(hf_config: HFConfig) -> dict[str, Any]:
-    scaled = hf_config.take("rescale_embeddings", False)
-    return {"embeddings.scale": hf_config.number("hidden_size", 768) ** 0.5 if scaled else 1.0}
 
 
 # Heads ------------------------------------------------------------------------------------------
@@ -214,10 +210,7 @@ FORMATS = (
                 *FIELDS,
                 Computed(_read_attention, _write_attention),
                 Value("self_attention.bias", "use_bias", True),
-                Computed(
-                    _read_scale,
-                    lambda config: {"rescale_embeddings": config.embeddings.scale != 1.0},
-                ),
+                embedding_scale("rescale_embeddings", False, "hidden_size", 768),
             ),
         ),
         weight_map=_weight_map,

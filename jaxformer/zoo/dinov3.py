@@ -16,7 +16,7 @@ from jaxformer.hub.weights.layouts import Constant, Patches, Same
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import VisionConfig
 from jaxformer.nn import MLP, DotProductAttention, PreNorm
-from jaxformer.zoo.common.basics import SIZES, projections
+from jaxformer.zoo.common.basics import SIZES, projections, sized
 from jaxformer.zoo.common.vit_like import BACKBONE, read_patches, write_patches
 from jaxformer.zoo.system import System
 
@@ -28,10 +28,6 @@ def _sized(
 ) -> VisionConfig:
     """The published architecture in any size."""
     fields = {
-        "num_layers": num_layers,
-        "model_dim": model_dim,
-        "num_heads": num_heads,
-        "mlp_dim": mlp_dim,
         "image_size": (224, 224),
         "patch_size": (16, 16),
         "register_tokens": 4,
@@ -40,7 +36,7 @@ def _sized(
         "self_attention": DotProductAttention(bias=True, key_bias=False, output_bias=True),
         "residual": PreNorm(layer_scale=1.0),
     }
-    return _dinov3(**(fields | changes))
+    return sized(_dinov3, num_layers, model_dim, num_heads, mlp_dim, **(fields | changes))
 
 
 _SOURCE = "Siméoni et al., 2025, https://github.com/facebookresearch/dinov3"

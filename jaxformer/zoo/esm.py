@@ -26,7 +26,7 @@ from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import EncoderConfig, MaskedLanguageModel
 from jaxformer.models.protein import TokenDropout
 from jaxformer.nn import DotProductAttention, PreNorm, TokenEmbeddings
-from jaxformer.zoo.common.basics import BASE_SIZES, NUMBERS
+from jaxformer.zoo.common.basics import BASE_SIZES, NUMBERS, sized
 from jaxformer.zoo.common.bert_like import (
     LABELS,
     LM_HEAD,
@@ -48,12 +48,12 @@ _esm = partial(
 
 def _esm2(num_layers: int, model_dim: int, num_heads: int) -> EncoderConfig:
     """ESM-2 in any size."""
-    return _esm(
+    return sized(
+        _esm,
+        num_layers,
+        model_dim,
+        num_heads,
         vocab_size=33,
-        num_layers=num_layers,
-        model_dim=model_dim,
-        num_heads=num_heads,
-        mlp_dim=4 * model_dim,
         position=RoPE(theta=10_000.0),
         norm=LayerNorm(eps=1e-5),
         embeddings=TokenEmbeddings(dropout=0.0, zero_padding=True, padding_id=1),

@@ -28,7 +28,7 @@ from jaxformer.hub.tasks.classes import (
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import Classification, Dense, EncoderConfig, MaskedLanguageModel
 from jaxformer.nn import MLP, DotProductAttention, PreNorm, TokenEmbeddings, VocabularyLogits
-from jaxformer.zoo.common.basics import BASE_SIZES, NUMBERS
+from jaxformer.zoo.common.basics import BASE_SIZES, NUMBERS, sized
 from jaxformer.zoo.common.llama_like import BIASES, DEFAULTS, FILES, names
 from jaxformer.zoo.system import System
 
@@ -48,17 +48,13 @@ def _sized(
     """The published architecture in any size."""
     fields = {
         "vocab_size": 128256,
-        "num_layers": num_layers,
-        "model_dim": model_dim,
-        "num_heads": num_heads,
-        "mlp_dim": mlp_dim,
         "position": RoPE(theta=250_000.0),
         "norm": RMSNorm(eps=1e-5),
         "tie_embeddings": False,
         "logits": VocabularyLogits(),
         "heads": (MaskedLanguageModel(dense=False),),
     }
-    return _eurobert(**(fields | changes))
+    return sized(_eurobert, num_layers, model_dim, num_heads, mlp_dim, **(fields | changes))
 
 
 _SOURCE = "Boizard et al., 2025, table 1, https://arxiv.org/abs/2503.05500"

@@ -8,6 +8,7 @@ from jaxformer.hub.weights.layouts import PerKeyHead
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import MLP, Parallel, PreNorm
+from jaxformer.zoo.bloom import BLOCK
 from jaxformer.zoo.common.basics import fused_attention
 from jaxformer.zoo.common.decoders import HEADS, DecoderMap, classes
 from jaxformer.zoo.common.gpt_like import NEOX_NUMBERS, TIED, gpt
@@ -65,13 +66,7 @@ _FIELDS = (
     Activation(default="gelu"),
     NormEps(),
 )
-_BLOCK = {
-    "norms.0": "input_layernorm",
-    "sublayers.0.attention.output": "attention.dense",
-    "norms.1": "post_attention_layernorm",
-    "sublayers.1.up": "mlp.dense_h_to_4h",
-    "sublayers.1.down": "mlp.dense_4h_to_h",
-}
+_BLOCK = BLOCK | {"sublayers.0.attention.output": "attention.dense"}
 _WEIGHT_MAP = WeightMap(
     {
         "embedding": "gpt_neox.embed_in",

@@ -19,6 +19,7 @@ from jaxformer.models import (
     VisionConfig,
 )
 from jaxformer.nn import MLP, DotProductAttention, PreNorm, TokenEmbeddings
+from jaxformer.zoo.common.basics import sized
 from jaxformer.zoo.common.clip_like import (
     BUFFERS,
     COUNTS,
@@ -41,7 +42,6 @@ def siglip_text(num_layers: int, model_dim: int, num_heads: int, **changes) -> E
     """Returns the text tower in any size."""
     fields = {
         "vocab_size": 32000,
-        "mlp_dim": 4 * model_dim,
         "position": Learned(max_length=64),
         "norm": LayerNorm(eps=1e-6),
         "residual": PreNorm(),
@@ -51,8 +51,7 @@ def siglip_text(num_layers: int, model_dim: int, num_heads: int, **changes) -> E
         "dropout": 0.0,
         "heads": (Projection(model_dim, pooling="last", bias=True),),
     }
-    sizes = {"num_layers": num_layers, "model_dim": model_dim, "num_heads": num_heads}
-    return EncoderConfig(**(sizes | fields | changes))
+    return sized(EncoderConfig, num_layers, model_dim, num_heads, **(fields | changes))
 
 
 def siglip_vision(

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
@@ -50,15 +49,10 @@ def whisper(
     vocab_size: int = 51865,
     num_mel_bins: int = 80,
 ) -> CompositeConfig:
-    """Returns Whisper in any size.
+    """Returns Whisper in any size; `num_decoder_layers` None: as many as the encoder has.
 
-    Args:
-        num_layers: Blocks of the encoder.
-        model_dim: The width of the states.
-        num_heads: Heads.
-        num_decoder_layers: Blocks of the decoder; None: as many as the encoder has.
-        vocab_size: Tokens: 51,864 in English, 51,865 in many languages, 51,866 since large-v3.
-        num_mel_bins: Frequencies: 80, or 128 since large-v3.
+    It has 51,864 tokens in English, 51,865 in many languages and 51,866 since large-v3; 80
+    frequencies, and 128 since large-v3.
     """
     sizes = {"model_dim": model_dim, "num_heads": num_heads, "mlp_dim": 4 * model_dim}
     return CompositeConfig(
@@ -196,8 +190,10 @@ def _write(config: _Whisper) -> dict[str, Any]:
         }
     if "encoder" in parts:
         encoder = parts["encoder"]
-        values |= {"num_mel_bins": encoder.num_mel_bins}
-        values |= {"max_source_positions": encoder.position.max_length}
+        values |= {
+            "num_mel_bins": encoder.num_mel_bins,
+            "max_source_positions": encoder.position.max_length,
+        }
     if "decoder" not in parts:
         return values | {"architectures": [_CLASSIFIES]} | write_classifier(config)
     decoder = parts["decoder"]
@@ -218,12 +214,10 @@ def _parts(config: _Whisper) -> Mapping[str, Any]:
 # Weights ----------------------------------------------------------------------------------------
 
 
-def _side(
-    name: str, kinds: tuple[str, ...], unused: Mapping[str, str] = MappingProxyType({})
-) -> dict[str, str]:
+def _side(name: str, *kinds: str) -> dict[str, str]:
     """Returns the names of the blocks of a side, its positions and its final norm."""
     return {
-        **block("transformer", f"model.{name}.layers.{{}}", block_names(kinds) | unused),
+        **block("transformer", f"model.{name}.layers.{{}}", block_names(kinds)),
         "transformer.inputs.position_table": f"model.{name}.embed_positions.weight",
         "transformer.final_norm": f"model.{name}.layer_norm",
     }
@@ -233,19 +227,20 @@ _ENCODER = WeightMap(
     {
         "convolutions.0": "model.encoder.conv1",
         "convolutions.1": "model.encoder.conv2",
-        **_side("encoder", ("self_attn",)),
+        **_side("encoder", "self_attn"),
         "heads.label.dense.linear": "projector",
         "heads.label.output": "classifier",
         "heads.label.layer_weights": "layer_weights",
     },
     layouts={"convolutions.*.kernel": Taps()},
 )
-_TOKENS = {
-    "embedding": "model.decoder.embed_tokens",
-    "heads.language_model": "proj_out",
-}
-_DECODER = WeightMap(_TOKENS | _side("decoder", ("self_attn", "encoder_attn")))
-_DECODER_ALONE = WeightMap(_TOKENS | _side("decoder", ("self_attn",), UNUSED))
+_TOKENS = {"embedding": "model.decoder.embed_tokens", "heads.language_model": "proj_out"}
+_DECODER = WeightMap(_TOKENS | _side("decoder", "self_attn", "encoder_attn"))
+_DECODER_ALONE = WeightMap(
+    _TOKENS
+    | _side("decoder", "self_attn")
+    | block("transformer", "model.decoder.layers.{}", UNUSED)
+)
 
 
 def _weight_map(config: _Whisper) -> WeightMap:

@@ -13,6 +13,7 @@ from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import MLP, DotProductAttention, TokenEmbeddings
 from jaxformer.zoo.common.bart_like import block_names
+from jaxformer.zoo.common.basics import embedding_scale
 from jaxformer.zoo.common.decoders import HEADS
 from jaxformer.zoo.common.gpt_like import TIED, gpt
 from jaxformer.zoo.system import System
@@ -44,11 +45,6 @@ SYSTEMS = (
 )
 
 
-def _read_scale(hf_config: HFConfig) -> dict[str, Any]:
-    scaled = hf_config.take("scale_embedding", True)
-    return {"embeddings.scale": hf_config.number("d_model") ** 0.5 if scaled else 1.0}
-
-
 def _read_padding(hf_config: HFConfig) -> dict[str, Any]:
     """Checks that padding has one of the two codes before that of position 0."""
     padding = hf_config.number("pad_token_id", None)
@@ -76,7 +72,7 @@ _FIELDS = (
     ),
     TIED,
     Activation(theirs="activation_function", default="gelu"),
-    Computed(_read_scale, lambda config: {"scale_embedding": config.embeddings.scale != 1.0}),
+    embedding_scale("scale_embedding", True, "d_model", 1024),
 )
 _WEIGHT_MAP = WeightMap(
     {

@@ -42,7 +42,7 @@ from jaxformer.nn import (
     VocabularyLogits,
 )
 from jaxformer.nn.config import TextConfig
-from jaxformer.zoo.common.basics import projections
+from jaxformer.zoo.common.basics import embedding_scale, projections, sized
 from jaxformer.zoo.common.cross_attention import keeps_cross_attention
 
 
@@ -50,10 +50,6 @@ def bart(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> Enc
     """Returns BART's architecture in any size; `changes` are other fields."""
     fields = {
         "vocab_size": 50265,
-        "num_layers": num_layers,
-        "model_dim": model_dim,
-        "num_heads": num_heads,
-        "mlp_dim": 4 * model_dim,
         "position": Learned(max_length=1024, offset=2),
         "decoder_position": Learned(max_length=1024, offset=2),
         "norm": LayerNorm(eps=1e-5),
@@ -65,7 +61,7 @@ def bart(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> Enc
         "depth_scaled_init": False,
         "dropout": 0.1,
     }
-    return EncoderDecoderConfig(**(fields | changes))
+    return sized(EncoderDecoderConfig, num_layers, model_dim, num_heads, **(fields | changes))
 
 
 # Configuration ----------------------------------------------------------------------------------
@@ -105,11 +101,6 @@ def _write_sizes(config: EncoderDecoderConfig | DecoderConfig) -> dict[str, Any]
     }
 
 
-def _read_embedding_scale(hf_config: HFConfig) -> dict[str, Any]:
-    scaled = hf_config.take("scale_embedding", False)
-    return {"embedding_scale": hf_config.number("d_model", 1024) ** 0.5 if scaled else 1.0}
-
-
 _FIELDS = (
     Computed(_read_sizes, _write_sizes),
     *numbers(
@@ -118,9 +109,7 @@ _FIELDS = (
     ),
     PaddingId(),
     Activation(theirs="activation_function", default="gelu"),
-    Computed(
-        _read_embedding_scale, lambda config: {"scale_embedding": config.embeddings.scale != 1.0}
-    ),
+    embedding_scale("scale_embedding", False, "d_model", 1024, ours="embedding_scale"),
     # Without it transformers would not tie the tables of the two sides either; an untied head is in
     # the file.
     Computed(

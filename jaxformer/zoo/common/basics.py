@@ -1,9 +1,10 @@
 """Fields of config.json and names of tensors that most systems have."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxformer.hub.fields import Computed
+from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.weights.layouts import Concatenated, Layout
 from jaxformer.hub.weights.weight_map import Fused, attention
 from jaxformer.models import Head
@@ -27,12 +28,24 @@ BASE_SIZES = {
 """The sizes of BERT base, the defaults of many systems."""
 
 
+def sized(
+    make: Callable[..., Any],
+    num_layers: int,
+    model_dim: int,
+    num_heads: int,
+    mlp_dim: int | None = None,
+    **fields: Any,
+) -> Any:
+    """Returns a model of these sizes; `mlp_dim` None: four times `model_dim`."""
+    mlp_dim = 4 * model_dim if mlp_dim is None else mlp_dim
+    sizes = {"num_layers": num_layers, "model_dim": model_dim, "num_heads": num_heads}
+    return make(**sizes, mlp_dim=mlp_dim, **fields)
+
+
 def of_head(kind: type[Head], fields: Mapping[str, str]) -> Computed:
     """Returns fields of config.json that a task reads, and that are written from its head.
 
-    Args:
-        kind: The class of the head.
-        fields: Fields of the head -> those of config.json.
+    `fields` maps those of the head to those of config.json.
     """
 
     def write(config: ModelConfig) -> dict[str, Any]:
@@ -42,14 +55,20 @@ def of_head(kind: type[Head], fields: Mapping[str, str]) -> Computed:
     return Computed(lambda hf_config: {}, write)
 
 
-def projections(module: str, output: str = "out_proj", number: int = 0) -> dict[str, str]:
-    """Returns the names of the projections of attention in a sublayer: `self_attn.q_proj`, ...
+def embedding_scale(
+    theirs: str, default: bool, width: str, usual: int, ours: str = "embeddings.scale"
+) -> Computed:
+    """Returns the field of whether embeddings are scaled by the root of `width` (else `usual`)."""
 
-    Args:
-        module: The name of the attention.
-        output: That of its output projection.
-        number: The number of the sublayer.
-    """
+    def read(hf_config: HFConfig) -> dict[str, Any]:
+        scaled = hf_config.take(theirs, default)
+        return {ours: hf_config.number(width, usual) ** 0.5 if scaled else 1.0}
+
+    return Computed(read, lambda config: {theirs: config.embeddings.scale != 1.0})
+
+
+def projections(module: str, output: str = "out_proj", number: int = 0) -> dict[str, str]:
+    """Returns the names of the projections of attention in a sublayer: `self_attn.q_proj`, ..."""
     names = (f"{module}.{part}_proj" for part in "qkv")
     return attention(number, *names, f"{module}.{output}")
 

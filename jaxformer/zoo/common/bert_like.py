@@ -47,7 +47,7 @@ from jaxformer.models import (
 from jaxformer.models.model import ModelConfig
 from jaxformer.nn.block import BlockConfig
 from jaxformer.nn.config import TokenEmbeddings, TransformerConfig
-from jaxformer.zoo.common.basics import BASE_SIZES, NUMBERS
+from jaxformer.zoo.common.basics import BASE_SIZES, NUMBERS, sized
 from jaxformer.zoo.common.cross_attention import KEPT_CROSS_ATTENTION, keeps_cross_attention
 
 
@@ -55,16 +55,12 @@ def bert(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> Enc
     """Returns BERT's architecture in any size, with its pre-training heads."""
     fields = {
         "vocab_size": 30522,
-        "num_layers": num_layers,
-        "model_dim": model_dim,
-        "num_heads": num_heads,
-        "mlp_dim": 4 * model_dim,
         "position": Learned(max_length=512),
         "embeddings": replace(EncoderConfig.embeddings, token_types=2),
         "pooler": "tanh",
         "heads": (MaskedLanguageModel(), Classification(label="next_sentence")),
     }
-    return EncoderConfig(**(fields | changes))
+    return sized(EncoderConfig, num_layers, model_dim, num_heads, **(fields | changes))
 
 
 def encoder_or_decoder(
@@ -207,12 +203,7 @@ def embedding_size(default: int | None) -> Computed:
 
 
 def head_copies(name: str, head: str = "cls.predictions") -> dict[str, str]:
-    """Returns the tensors of the head over the vocabulary that are copies of others.
-
-    Args:
-        name: The name of the body: "bert".
-        head: The name of the head.
-    """
+    """Returns the copies of others among the tensors of the head of a body, such as "bert"."""
     return {
         f"{head}.decoder.weight": f"{name}.embeddings.word_embeddings.weight",
         f"{head}.decoder.bias": f"{head}.bias",
@@ -246,13 +237,7 @@ class DenseCausalLMTask(CausalLMTask):
 
 
 def causal(name: str, *aliases: str, activation: str | None = None) -> Architecture:
-    """Returns the causal class of a system of encoders.
-
-    Args:
-        name: The class: "BertLMHeadModel".
-        *aliases: Its other names.
-        activation: The head's activation; None: that of the model.
-    """
+    """Returns the causal class of a system of encoders; see `DenseCausalLMTask`."""
     task = DenseCausalLMTask(activation)
     return Architecture(name, task, fields={"is_decoder": True}, aliases=aliases)
 
@@ -355,16 +340,9 @@ def roberta_format(
     prefix: str = "roberta",
     **parts: Any,
 ) -> ModelFormat:
-    """Returns the format of RoBERTa or a relative.
+    """Returns the format of RoBERTa or a relative, whose class names begin with `name`: "Roberta".
 
-    Args:
-        model_type: The name in config.json.
-        name: How the names of its classes begin: "Roberta".
-        config_map: The fields of config.json.
-        names: Returns the names of the modules of a model below its head over the vocabulary.
-        defaults: Those of missing fields.
-        prefix: The name of the body.
-        **parts: Other fields of `ModelFormat`.
+    `names` returns the names of a body's modules, and `parts` are other fields of `ModelFormat`.
     """
 
     def weight_map(config: ModelConfig) -> WeightMap:

@@ -20,12 +20,7 @@ PROJECTION_WIDTH = Computed(lambda hf_config: {}, lambda config: _WIDTH.write(co
 
 
 def text_part(model_format: ModelFormat, **others: Any) -> Section:
-    """Returns the part that reads texts, of a system's first class.
-
-    Args:
-        model_format: The system.
-        **others: Fields of `Section`.
-    """
+    """Returns the part that reads texts, of a system's first class; `others` are fields of it."""
     architecture = model_format.architectures[0]
     return Section("text_config", "text_model.", model_format, architecture, **others)
 

@@ -8,22 +8,19 @@ from jaxformer.hub.fields import Activation, Computed, Flag, NormEps, numbers
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import MLP, DotProductAttention
+from jaxformer.zoo.common.basics import sized
 
 
 def gpt(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> DecoderConfig:
     """Returns the architecture of GPT-2 in any size; `changes` are other fields."""
     fields = {
         "vocab_size": 50257,
-        "num_layers": num_layers,
-        "model_dim": model_dim,
-        "num_heads": num_heads,
-        "mlp_dim": 4 * model_dim,
         "position": Learned(max_length=1024),
         "norm": LayerNorm(eps=1e-5),
         "self_attention": DotProductAttention(bias=True, output_bias=True),
         "feed_forward": MLP(activation="gelu_tanh", gated=False, bias=True),
     }
-    return DecoderConfig(**(fields | changes))
+    return sized(DecoderConfig, num_layers, model_dim, num_heads, **(fields | changes))
 
 
 TIED = Flag("tie_embeddings", "tie_word_embeddings")

@@ -21,7 +21,7 @@ from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
-from jaxformer.zoo.common.basics import NUMBERS, projections
+from jaxformer.zoo.common.basics import NUMBERS, projections, sized
 from jaxformer.zoo.common.decoders import DecoderMap, classes
 
 
@@ -31,15 +31,11 @@ def llama(
     """Returns the architecture of Llama 2 in any size; `changes` are other fields."""
     fields = {
         "vocab_size": 32000,
-        "num_layers": num_layers,
-        "model_dim": model_dim,
-        "num_heads": num_heads,
-        "mlp_dim": mlp_dim,
         "position": RoPE(theta=10_000.0),
         "norm": RMSNorm(eps=1e-5),
         "tie_embeddings": False,
     }
-    return DecoderConfig(**(fields | changes))
+    return sized(DecoderConfig, num_layers, model_dim, num_heads, mlp_dim, **(fields | changes))
 
 
 def _read_padding(hf_config: HFConfig) -> dict[str, Any]:
@@ -158,18 +154,10 @@ def llama_format(
     prefixes: Mapping[str, str] | None = None,
     **parts: Any,
 ) -> ModelFormat:
-    """Returns the format of Llama or a relative.
+    """Returns the format of Llama or a relative, whose class names begin with `name`: "Llama".
 
-    Args:
-        model_type: The name in config.json.
-        name: How the names of its classes begin: "Llama".
-        fields: The fields of config.json.
-        defaults: Those of missing fields.
-        make: Makes a model from its fields.
-        weights: The names of the tensors, unless `weight_map` is given.
-        without: Classes that it lacks.
-        prefixes: Class -> prefix of its body, see `OLD_PREFIX`.
-        **parts: Other fields of `ModelFormat`.
+    `weights` are the names of the tensors unless `weight_map` is given; `without` and `prefixes`
+    are those of `classes`, and `parts` other fields of `ModelFormat`.
     """
     own = {
         "model_type": model_type,

@@ -35,6 +35,7 @@ from jaxformer.hub.weights.weight_map import WeightMap, attention, block
 from jaxformer.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.models.model import TransformerModelConfig
 from jaxformer.nn import MLP, DotProductAttention, VocabularyLogits
+from jaxformer.zoo.common.basics import sized
 from jaxformer.zoo.common.encoders import standalone_encoder
 
 
@@ -44,11 +45,7 @@ def t5(
     """Returns the first T5 in any size: ReLU, and one table for inputs and outputs."""
     fields = {
         "vocab_size": 32128,
-        "num_layers": num_layers,
-        "model_dim": model_dim,
-        "num_heads": num_heads,
         "head_dim": head_dim,
-        "mlp_dim": mlp_dim,
         "position": T5Bias(num_buckets=32, max_distance=128, bidirectional=True),
         "decoder_position": T5Bias(num_buckets=32, max_distance=128, bidirectional=False),
         "norm": RMSNorm(eps=1e-6),
@@ -56,7 +53,8 @@ def t5(
         "feed_forward": MLP(activation="relu", gated=False),
         "logits": VocabularyLogits(scale=model_dim**-0.5),
     }
-    return EncoderDecoderConfig(**(fields | changes))
+    fields |= changes
+    return sized(EncoderDecoderConfig, num_layers, model_dim, num_heads, mlp_dim, **fields)
 
 
 def t5_v1_1(

@@ -11,7 +11,7 @@ from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.weights.layouts import Patches, PixelShuffle, Same
 from jaxformer.hub.weights.weight_map import attention, block
 from jaxformer.models import MaskedPixels, VisionConfig
-from jaxformer.zoo.common.basics import BASE_SIZES, of_head
+from jaxformer.zoo.common.basics import BASE_SIZES, of_head, sized
 
 
 def vit(
@@ -19,16 +19,12 @@ def vit(
 ) -> VisionConfig:
     """Returns ViT's architecture in any size, for 224 x 224 pixels and 1000 classes."""
     fields = {
-        "num_layers": num_layers,
-        "model_dim": model_dim,
-        "num_heads": num_heads,
-        "mlp_dim": 4 * model_dim,
         "image_size": (224, 224),
         "patch_size": (patch, patch),
         "position": Learned(max_length=1 + (224 // patch) ** 2),
         "norm": LayerNorm(eps=1e-6),
     }
-    return VisionConfig(**(fields | changes))
+    return sized(VisionConfig, num_layers, model_dim, num_heads, **(fields | changes))
 
 
 ATTENTION_MODULES = {

@@ -25,7 +25,7 @@ from jaxformer.models import CTC, Classification, QuantizedFrames, WaveformConfi
 from jaxformer.models.model import ModelConfig
 from jaxformer.nn import Embeddings, PostNorm, PreNorm
 from jaxformer.nn.waveform import ConvolutionalFeatures, PositionalConvolution, SpanMasking
-from jaxformer.zoo.common.basics import BASE_SIZES, SIZES, of_head, projections
+from jaxformer.zoo.common.basics import BASE_SIZES, SIZES, of_head, projections, sized
 
 _LARGE = {
     "features": ConvolutionalFeatures(bias=True, norm="each"),
@@ -46,21 +46,10 @@ def waveform(
 ) -> WaveformConfig:
     """Returns the architecture in any size, with a transcript over 32 characters.
 
-    Args:
-        num_layers: Blocks.
-        model_dim: The width of the states.
-        num_heads: Heads.
-        mlp_dim: The hidden width of the feed-forward layer.
-        stable: Whether norms come before the sublayers, as in large models.
-        **changes: Other fields that differ.
+    `stable`: norms come before the sublayers, as in large models.
     """
-    sizes = {
-        "num_layers": num_layers,
-        "model_dim": model_dim,
-        "num_heads": num_heads,
-        "mlp_dim": mlp_dim,
-    }
-    return WaveformConfig(**(sizes | (_LARGE if stable else {}) | changes))
+    fields = (_LARGE if stable else {}) | changes
+    return sized(WaveformConfig, num_layers, model_dim, num_heads, mlp_dim, **fields)
 
 
 _CONVOLUTIONS = {
@@ -82,8 +71,7 @@ _SPANS = {
 def _sizes(hf_config: HFConfig, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
     """The numbers of a list in config.json."""
     sizes = hf_config.take(name, default)
-    whole = isinstance(sizes, list | tuple) and all(type(size) is int for size in sizes)
-    if not whole:
+    if not isinstance(sizes, list | tuple) or any(type(size) is not int for size in sizes):
         raise ConfigError(f"{hf_config.path}: {name} = {sizes!r}: must be a list of whole numbers")
     return tuple(sizes)
 
@@ -163,14 +151,12 @@ def _write_spans(config: WaveformConfig) -> dict[str, Any]:
 
 def write_classifier(config: ModelConfig) -> dict[str, Any]:
     """Returns the fields of config.json that only the classifier of clips reads."""
-    heads = (head for head in config.heads if isinstance(head, Classification) and head.dense)
+    heads = [head for head in config.heads if isinstance(head, Classification) and head.dense]
+    if not heads:
+        return {}
     return {
-        name: value
-        for head in heads
-        for name, value in (
-            ("classifier_proj_size", head.dense.output_width(config.model_dim)),
-            ("use_weighted_layer_sum", head.mixes_layers),
-        )
+        "classifier_proj_size": heads[-1].dense.output_width(config.model_dim),
+        "use_weighted_layer_sum": heads[-1].mixes_layers,
     }
 
 
@@ -226,10 +212,8 @@ _LAYOUTS = {
 
 def weight_map(name: str, config: WaveformConfig) -> WeightMap:
     """Returns the names of the tensors of a model whose body is called `name`."""
-    layer, positions = (
-        f"{name}.feature_extractor.conv_layers",
-        f"{name}.encoder.pos_conv_embed.conv",
-    )
+    layer = f"{name}.feature_extractor.conv_layers"
+    positions = f"{name}.encoder.pos_conv_embed.conv"
     names: dict[str, str] = {
         "feature_encoder.channel_norm": f"{layer}.0.layer_norm",
         "feature_norm": f"{name}.feature_projection.layer_norm",
