@@ -8,10 +8,11 @@ from jaxformer.hub.fields import Computed, ConfigMap
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks.classes import MaskedLMTask, PreTrainingTask
-from jaxformer.hub.weights.weight_map import WeightMap, attention
+from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import Classification, EncoderConfig, MaskedLanguageModel
 from jaxformer.nn import MLP
 from jaxformer.nn.config import MOST_LAYERS
+from jaxformer.zoo.common.basics import projections
 from jaxformer.zoo.common.bert_like import (
     ENCODER,
     FIELDS,
@@ -105,13 +106,7 @@ _FIELDS = (
     Computed(_read_embedding, lambda config: {"embedding_size": config.embedding_width}),
 )
 _BLOCK = {
-    **attention(
-        0,
-        query="attention.query",
-        key="attention.key",
-        value="attention.value",
-        output="attention.dense",
-    ),
+    **projections("attention", "dense", parts=("query", "key", "value")),
     "norms.0": "attention.LayerNorm",
     "sublayers.1.up": "ffn",
     "sublayers.1.down": "ffn_output",

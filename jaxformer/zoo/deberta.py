@@ -30,12 +30,12 @@ from jaxformer.hub.tasks.classes import (
 )
 from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
 from jaxformer.hub.weights.layouts import PerKeyHead, Taps
-from jaxformer.hub.weights.weight_map import WeightMap, attention, block
+from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import EncoderConfig, MaskedLanguageModel
 from jaxformer.nn import TokenEmbeddings
 from jaxformer.nn.convolution import ConvolutionBlock
 from jaxformer.nn.disentangled import DisentangledAttention
-from jaxformer.zoo.common.basics import BASE_SIZES, fused_attention
+from jaxformer.zoo.common.basics import BASE_SIZES, fused_attention, projections
 from jaxformer.zoo.common.bert_like import (
     BIAS,
     BLOCK,
@@ -264,7 +264,7 @@ def _fields(version: int) -> tuple:
 
 _QKV = fused_attention("deberta.encoder.layer.{}.attention.self.in_proj", PerKeyHead())
 _BODY = {
-    **{name: tensor for name, tensor in body("deberta").items() if name != "pooler"},
+    **body("deberta"),
     "pooler": "pooler.dense",
     "transformer.inputs.relative_table": "deberta.encoder.rel_embeddings.weight",
     "transformer.inputs.relative_norm": "deberta.encoder.LayerNorm",
@@ -285,12 +285,10 @@ _BLOCKS = {
         "sublayers.0.position_query": "attention.self.pos_q_proj",
     },
     2: {
-        **attention(
-            0,
-            query="attention.self.query_proj",
-            key="attention.self.key_proj",
-            value="attention.self.value_proj",
-            output="attention.output.dense",
+        **projections(
+            "attention",
+            "output.dense",
+            parts=("self.query_proj", "self.key_proj", "self.value_proj"),
         ),
         "sublayers.0.position_key": "attention.self.pos_key_proj",
         "sublayers.0.position_query": "attention.self.pos_query_proj",

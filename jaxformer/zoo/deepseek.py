@@ -28,67 +28,62 @@ from jaxformer.zoo.system import System
 _deepseek = partial(llama, self_attention=LatentAttention(), feed_forward=Experts(losses=()))
 
 
-def _v2(
-    layers: int,
-    width: int,
-    heads: int,
-    dense: int,
-    query_rank: int | None,
-    experts: int,
-    expert_dim: int,
-    router: SoftmaxTopK,
+def _published(
+    *sizes: int, vocab_size: int, mscale: float, experts: Experts, query_rank: int | None = 1536
 ) -> DecoderConfig:
-    """A published size of DeepSeek-V2."""
+    """A published size: layers, width, heads, and the width of dense feed-forward layers."""
+    scaling = YaRN(40.0, original_max_length=4096, mscale=mscale, mscale_all_dim=mscale)
     return _deepseek(
-        layers,
-        width,
-        heads,
-        dense,
-        vocab_size=102_400,
+        *sizes,
+        vocab_size=vocab_size,
         head_dim=192,
         value_dim=128,
-        windows=(None,) * layers,
+        windows=(None,) * sizes[0],
         norm=RMSNorm(eps=1e-6),
-        position=RoPE(
-            theta=10_000.0,
-            layout="interleaved",
-            scaling=YaRN(40.0, original_max_length=4096, mscale=0.707, mscale_all_dim=0.707),
-        ),
+        position=RoPE(theta=10_000.0, layout="interleaved", scaling=scaling),
         self_attention=LatentAttention(query_rank=query_rank),
-        feed_forward=Experts(
-            num=experts,
-            per_token=6,
-            dim=expert_dim,
-            router=router,
-            shared=SharedExpert(dim=2 * expert_dim),
-            dense_layers=1,
-            losses=(BalanceLoss(weight=0.001),),
-        ),
+        feed_forward=experts,
     )
 
 
+def _v2_experts(num: int, dim: int, router: SoftmaxTopK) -> Experts:
+    """The experts of DeepSeek-V2."""
+    return Experts(
+        num=num,
+        per_token=6,
+        dim=dim,
+        router=router,
+        shared=SharedExpert(dim=2 * dim),
+        dense_layers=1,
+        losses=(BalanceLoss(weight=0.001),),
+    )
+
+
+_V2 = {"vocab_size": 102_400, "mscale": 0.707}
 _V2_SOURCE = "DeepSeek-AI, 2024, https://arxiv.org/abs/2405.04434; the released checkpoints"
 
 SYSTEMS = (
     System(
         "deepseek-v2-lite",
         "",
-        _v2(27, 2048, 16, 10_944, None, 64, 1408, SoftmaxTopK(renormalize=False)),
+        _published(
+            *(27, 2048, 16, 10_944),
+            experts=_v2_experts(64, 1408, SoftmaxTopK(renormalize=False)),
+            query_rank=None,
+            **_V2,
+        ),
         "15.7B",
         _V2_SOURCE,
     ),
     System(
         "deepseek-v2",
         "",
-        _v2(
-            60,
-            5120,
-            128,
-            12_288,
-            1536,
-            160,
-            1536,
-            SoftmaxTopK(groups=8, kept_groups=3, renormalize=False, scale=16.0),
+        _published(
+            *(60, 5120, 128, 12_288),
+            experts=_v2_experts(
+                160, 1536, SoftmaxTopK(groups=8, kept_groups=3, renormalize=False, scale=16.0)
+            ),
+            **_V2,
         ),
         "236B",
         _V2_SOURCE,
@@ -96,22 +91,11 @@ SYSTEMS = (
     System(
         "deepseek-v3",
         "deepseek_v3.py:671b",
-        _deepseek(
-            61,
-            7168,
-            128,
-            18432,
+        _published(
+            *(61, 7168, 128, 18_432),
             vocab_size=129_280,
-            head_dim=192,
-            value_dim=128,
-            windows=(None,) * 61,
-            norm=RMSNorm(eps=1e-6),
-            position=RoPE(
-                theta=10_000.0,
-                layout="interleaved",
-                scaling=YaRN(40.0, original_max_length=4096, mscale=1.0, mscale_all_dim=1.0),
-            ),
-            feed_forward=Experts(
+            mscale=1.0,
+            experts=Experts(
                 num=256,
                 per_token=8,
                 dim=2048,

@@ -25,8 +25,9 @@ from jaxformer.hub.tasks.classes import (
     TokenClassificationTask,
 )
 from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
-from jaxformer.hub.weights.weight_map import WeightMap, attention, block
+from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import EncoderConfig, MaskedLanguageModel
+from jaxformer.zoo.common.basics import projections
 from jaxformer.zoo.common.bert_like import LABELS, bert
 from jaxformer.zoo.system import System
 
@@ -62,13 +63,7 @@ _FIELDS = (
     Number("self_attention.dropout", "attention_dropout", 0.1),
 )
 _BLOCK = {
-    **attention(
-        0,
-        query="attention.q_lin",
-        key="attention.k_lin",
-        value="attention.v_lin",
-        output="attention.out_lin",
-    ),
+    **projections("attention", "out_lin", parts=("q_lin", "k_lin", "v_lin")),
     "norms.0": "sa_layer_norm",
     "sublayers.1.up": "ffn.lin1",
     "sublayers.1.down": "ffn.lin2",

@@ -4,8 +4,8 @@ from functools import partial
 
 from jaxformer.functional.positions.schemes import T5Bias
 from jaxformer.hub.fields import ConfigMap, Constant, Expect
-from jaxformer.hub.weights.weight_map import attention
 from jaxformer.nn import TokenEmbeddings
+from jaxformer.zoo.common.basics import projections
 from jaxformer.zoo.common.bert_like import (
     ENCODER,
     ROBERTA_FIELDS,
@@ -26,8 +26,7 @@ _FIELDS = (
     Constant("relative_attention_num_buckets", _BIAS.num_buckets),
     *(field for field in ROBERTA_FIELDS if field != TOKEN_TYPES),
 )
-_PARTS = {part: f"attention.attn.{part[0]}" for part in ("query", "key", "value", "output")}
-_BLOCK = attention(0, **_PARTS) | {"norms.0": "attention.LayerNorm"}
+_BLOCK = projections("attention.attn", "o", parts="qkv") | {"norms.0": "attention.LayerNorm"}
 _TABLE = "mpnet.encoder.relative_attention_bias.weight"
 _NAMES = body("mpnet", own=_BLOCK) | {"transformer.inputs.relative_table": _TABLE}
 

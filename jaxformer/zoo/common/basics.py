@@ -1,6 +1,6 @@
 """Fields of config.json and names of tensors that most systems have."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jaxformer.hub.fields import Computed
@@ -67,10 +67,14 @@ def embedding_scale(
     return Computed(read, lambda config: {theirs: config.embeddings.scale != 1.0})
 
 
-def projections(module: str, output: str = "out_proj", number: int = 0) -> dict[str, str]:
+def projections(
+    module: str,
+    output: str = "out_proj",
+    number: int = 0,
+    parts: Iterable[str] = ("q_proj", "k_proj", "v_proj"),
+) -> dict[str, str]:
     """Returns the names of the projections of attention in a sublayer: `self_attn.q_proj`, ..."""
-    names = (f"{module}.{part}_proj" for part in "qkv")
-    return attention(number, *names, f"{module}.{output}")
+    return attention(number, *(f"{module}.{part}" for part in (*parts, output)))
 
 
 def fused_attention(tensor: str, layout: Layout) -> Fused:

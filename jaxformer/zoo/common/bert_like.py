@@ -35,7 +35,7 @@ from jaxformer.hub.tasks.classes import (
     TokenClassificationTask,
 )
 from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
-from jaxformer.hub.weights.weight_map import WeightMap, attention, block
+from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import (
     Classification,
     DecoderConfig,
@@ -47,7 +47,7 @@ from jaxformer.models import (
 from jaxformer.models.model import ModelConfig
 from jaxformer.nn.block import BlockConfig
 from jaxformer.nn.config import TokenEmbeddings, TransformerConfig
-from jaxformer.zoo.common.basics import BASE_SIZES, NUMBERS, sized
+from jaxformer.zoo.common.basics import BASE_SIZES, NUMBERS, projections, sized
 from jaxformer.zoo.common.cross_attention import KEPT_CROSS_ATTENTION, keeps_cross_attention
 
 
@@ -104,34 +104,24 @@ FIELDS = (
 )
 """The fields of config.json that all relatives have, except `ENCODER` or `ENCODER_OR_DECODER`."""
 _FEED_FORWARD = {"up": "intermediate.dense", "down": "output.dense"}
+_SELF = ("self.query", "self.key", "self.value")
 BLOCK = {
-    **attention(
-        0,
-        query="attention.self.query",
-        key="attention.self.key",
-        value="attention.self.value",
-        output="attention.output.dense",
-    ),
+    **projections("attention", "output.dense", parts=_SELF),
     "norms.0": "attention.output.LayerNorm",
     **{f"sublayers.1.{own}": theirs for own, theirs in _FEED_FORWARD.items()},
     "norms.1": "output.LayerNorm",
 }
-_CROSS_ATTENTION = {
-    "query": "crossattention.self.query",
-    "key": "crossattention.self.key",
-    "value": "crossattention.self.value",
-    "output": "crossattention.output.dense",
-}
+_CROSS_ATTENTION = projections("crossattention", "output.dense", 1, _SELF)
 _BLOCK_WITH_CROSS_ATTENTION = {
     **BLOCK,
-    **attention(1, **_CROSS_ATTENTION),
+    **_CROSS_ATTENTION,
     "norms.1": "crossattention.output.LayerNorm",
     **{f"sublayers.2.{own}": theirs for own, theirs in _FEED_FORWARD.items()},
     "norms.2": "output.LayerNorm",
 }
 _BLOCK_WITH_UNUSED = {
     **BLOCK,
-    **{f"unused.0.attention.{own}": theirs for own, theirs in _CROSS_ATTENTION.items()},
+    **{own.replace("sublayers.1", "unused.0"): name for own, name in _CROSS_ATTENTION.items()},
     "unused.1": "crossattention.output.LayerNorm",
 }
 

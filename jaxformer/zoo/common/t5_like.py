@@ -31,11 +31,11 @@ from jaxformer.hub.tasks.classes import (
     TokenClassificationTask,
 )
 from jaxformer.hub.weights.tensors import Tensors
-from jaxformer.hub.weights.weight_map import WeightMap, attention, block
+from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.models.model import TransformerModelConfig
 from jaxformer.nn import MLP, DotProductAttention, VocabularyLogits
-from jaxformer.zoo.common.basics import sized
+from jaxformer.zoo.common.basics import projections, sized
 from jaxformer.zoo.common.encoders import standalone_encoder
 
 
@@ -204,8 +204,7 @@ def _side(ours: str, theirs: str, own_attention: str, gated: bool) -> dict[str, 
     feed = f"sublayers.{last}"
     names = {f"norms.{number}": f"layer.{number}.layer_norm" for number in range(last + 1)}
     for number, kind in enumerate(kinds):
-        parts = [f"layer.{number}.{kind}.{part}" for part in ("q", "k", "v", "o")]
-        names |= attention(number, *parts)
+        names |= projections(f"layer.{number}.{kind}", "o", number, "qkv")
     names |= {f"{feed}.up": f"{dense}.wi", f"{feed}.down": f"{dense}.wo"}
     if gated:
         names |= {f"{feed}.gate": f"{dense}.wi_0", f"{feed}.up": f"{dense}.wi_1"}

@@ -9,9 +9,9 @@ from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import Activation, Computed, NormEps, Number, Value, numbers
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.weights.layouts import Patches, PixelShuffle, Same
-from jaxformer.hub.weights.weight_map import attention, block
+from jaxformer.hub.weights.weight_map import block
 from jaxformer.models import MaskedPixels, VisionConfig
-from jaxformer.zoo.common.basics import BASE_SIZES, of_head, sized
+from jaxformer.zoo.common.basics import BASE_SIZES, of_head, projections, sized
 
 
 def vit(
@@ -92,12 +92,10 @@ FIELDS = (
 QKV_BIAS = Value("self_attention.bias", "qkv_bias", True)
 ONE_TOKEN = Computed(lambda hf_config: read_patches(hf_config, prefix=1), write_patches)
 """A class token comes before the patches."""
-ATTENTION = attention(
-    0,
-    query="attention.attention.query",
-    key="attention.attention.key",
-    value="attention.attention.value",
-    output="attention.output.dense",
+ATTENTION = projections(
+    "attention",
+    "output.dense",
+    parts=("attention.query", "attention.key", "attention.value"),
 )
 BLOCK = {
     **ATTENTION,
