@@ -1,5 +1,6 @@
 """gpt-oss: experts in every layer, attention sinks, and a window in every other layer."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -63,7 +64,7 @@ SYSTEMS = (
     System(
         "gpt-oss-20b",
         "gpt_oss.py:20b",
-        _published(24, Experts(**(vars(_EXPERTS) | {"num": 32}))),
+        _published(24, replace(_EXPERTS, num=32)),
         "20.91B",
         _SOURCE,
     ),

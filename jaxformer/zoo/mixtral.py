@@ -10,34 +10,38 @@ from jaxformer.hub.fields import Activation, Computed
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap
+from jaxformer.models import DecoderConfig
 from jaxformer.nn.experts import Experts
 from jaxformer.zoo.common.experts import expert_fields, expert_names
 from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, NAMES, WINDOW, llama, llama_format
 from jaxformer.zoo.system import System
 
 _mixtral = partial(llama, feed_forward=Experts())
-_SIZES: dict[str, Any] = {"num_kv_heads": 8, "position": RoPE(theta=1_000_000.0)}
 
 
-def _with_loss(weight: float) -> dict[str, Any]:
-    """The sizes, with a balancing loss of this weight."""
-    return _SIZES | {
-        "feed_forward": Experts(losses=(BalanceLoss(weight=weight, over="all_layers"),))
-    }
+def _published(*sizes: int, loss: float, **changes: Any) -> DecoderConfig:
+    """A published size, with a balancing loss of this weight."""
+    return _mixtral(
+        *sizes,
+        num_kv_heads=8,
+        position=RoPE(theta=1_000_000.0),
+        feed_forward=Experts(losses=(BalanceLoss(weight=loss, over="all_layers"),)),
+        **changes,
+    )
 
 
 SYSTEMS = (
     System(
         "mixtral-8x7b",
         "mixtral.py:8x7b",
-        _mixtral(32, 4096, 32, 14336, **_with_loss(0.02)),
+        _published(32, 4096, 32, 14336, loss=0.02),
         "47B",
         "Jiang et al., 2024, table 1, https://arxiv.org/abs/2401.04088",
     ),
     System(
         "mixtral-8x22b",
         "mixtral.py:8x22b",
-        _mixtral(56, 6144, 48, 16384, vocab_size=32768, **_with_loss(0.001)),
+        _published(56, 6144, 48, 16384, loss=0.001, vocab_size=32768),
         "141B",
         "Mistral AI, 2024, the announcement and the released checkpoints",
     ),

@@ -1,5 +1,6 @@
 """OLMoE: 64 small experts in every layer, of which a token uses eight, and norms of all heads."""
 
+from dataclasses import replace
 from functools import partial
 
 from jaxformer.functional.experts.losses import BalanceLoss, ZLoss
@@ -24,29 +25,23 @@ from jaxformer.zoo.common.llama_like import (
 from jaxformer.zoo.system import System
 
 _NORM = RMSNorm(eps=1e-5)
+_EXPERTS = Experts(num=64, per_token=8, router=SoftmaxTopK(renormalize=False))
 _olmoe = partial(
     llama,
     self_attention=DotProductAttention(query_key_norm=_NORM, query_key_norm_over="all_heads"),
-    feed_forward=Experts(num=64, per_token=8, router=SoftmaxTopK(renormalize=False)),
+    feed_forward=_EXPERTS,
 )
+# MegaBlocks divides the weight 0.01 by the layers and the experts of a token.
+_LOSSES = (BalanceLoss(weight=0.01 / (16 * 8)), ZLoss(weight=0.001))
 
 SYSTEMS = (
     System(
         "olmoe-1b-7b",
         "olmoe.py:1b-7b",
         _olmoe(
-            16,
-            2048,
-            16,
-            1024,
+            *(16, 2048, 16, 1024),
             vocab_size=50304,
-            feed_forward=Experts(
-                num=64,
-                per_token=8,
-                router=SoftmaxTopK(renormalize=False),
-                # MegaBlocks divides the weight 0.01 by the layers and the experts of a token.
-                losses=(BalanceLoss(weight=0.01 / (16 * 8)), ZLoss(weight=0.001)),
-            ),
+            feed_forward=replace(_EXPERTS, losses=_LOSSES),
         ),
         "6.9B",
         "Muennighoff et al., 2024, table 10, https://arxiv.org/abs/2409.02060",

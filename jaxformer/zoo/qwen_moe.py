@@ -1,5 +1,6 @@
 """Qwen2-MoE, with a shared expert, and Qwen3-MoE: Qwen with many small experts in every layer."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -45,8 +46,16 @@ from jaxformer.zoo.common.llama_like import (
 from jaxformer.zoo.system import System
 
 _NORM = RMSNorm(eps=1e-6)
-
-
+_LOSSES = (BalanceLoss(weight=0.001, over="all_layers"),)
+_QWEN2_EXPERTS = Experts(
+    num=60,
+    per_token=4,
+    router=SoftmaxTopK(renormalize=False),
+    shared=SharedExpert(dim=5632, gated=True),
+)
+_qwen2_moe = partial(
+    llama, self_attention=DotProductAttention(bias=True), feed_forward=_QWEN2_EXPERTS
+)
 _qwen3_moe = partial(
     llama,
     self_attention=DotProductAttention(query_key_norm=_NORM),
@@ -66,9 +75,7 @@ def _published(layers: int, width: int, heads: int, dense: int, inner: int) -> D
         head_dim=128,
         norm=_NORM,
         position=RoPE(theta=1_000_000.0),
-        feed_forward=Experts(
-            num=128, per_token=8, dim=inner, losses=(BalanceLoss(weight=0.001, over="all_layers"),)
-        ),
+        feed_forward=Experts(num=128, per_token=8, dim=inner, losses=_LOSSES),
     )
 
 
@@ -78,23 +85,12 @@ SYSTEMS = (
     System(
         "qwen1.5-moe-a2.7b",
         "",
-        llama(
-            24,
-            2048,
-            16,
-            5632,
+        _qwen2_moe(
+            *(24, 2048, 16, 5632),
             vocab_size=151936,
             norm=_NORM,
             position=RoPE(theta=1_000_000.0),
-            self_attention=DotProductAttention(bias=True),
-            feed_forward=Experts(
-                num=60,
-                per_token=4,
-                dim=1408,
-                router=SoftmaxTopK(renormalize=False),
-                shared=SharedExpert(dim=5632, gated=True),
-                losses=(BalanceLoss(weight=0.001, over="all_layers"),),
-            ),
+            feed_forward=replace(_QWEN2_EXPERTS, dim=1408, losses=_LOSSES),
         ),
         "14.3B",
         "Qwen Team, 2024, the announcement and the released checkpoint",
@@ -153,18 +149,6 @@ def _with_dense_layers(hf_config: HFConfig, windows: tuple[int | None, ...]) -> 
 def _dense_layers(config: DecoderConfig) -> dict[str, Any]:
     dense = getattr(config.feed_forward, "dense_layers", 0)
     return {"decoder_sparse_step": 1, "mlp_only_layers": list(range(dense))}
-
-
-_qwen2_moe = partial(
-    llama,
-    self_attention=DotProductAttention(bias=True),
-    feed_forward=Experts(
-        num=60,
-        per_token=4,
-        router=SoftmaxTopK(renormalize=False),
-        shared=SharedExpert(dim=5632, gated=True),
-    ),
-)
 
 
 def _read_windows(hf_config: HFConfig) -> dict[str, Any]:
