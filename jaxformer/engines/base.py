@@ -56,7 +56,7 @@ class LoadedModel(abc.ABC):
         raise NotImplementedError  # only asked of models that generate
 
     def tokenize(self, text: str) -> list[int] | None:
-        """Returns the tokens of a text by the engine's own tokenizer; None if it has none."""
+        """Returns the tokens of a text, without special ones around them; None: no tokenizer."""
         del text
 
 

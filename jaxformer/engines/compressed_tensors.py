@@ -39,7 +39,6 @@ class CompressedEngine(TransformersEngine):
     """transformers, which unpacks the kernels with the package compressed-tensors."""
 
     def require(self) -> None:
-        """Raises MissingExtra unless transformers, PyTorch and compressed-tensors are installed."""
         super().require()
         optional_module("compressed_tensors", "quantised kernels in transformers")
 
@@ -53,7 +52,6 @@ class CompressedTensorsFormat(Format):
     is_quantised = True
 
     def check(self, pretrained: Pretrained, quantise: str | None) -> None:
-        """Raises a ConfigError unless all kernels of the layers can be quantised."""
         check_kind(pretrained, self.name, dict.fromkeys(_DECODERS, ("CausalLM",)))
         group = _SCHEMES[quantise].group or 4
         for placement in pretrained.placements:

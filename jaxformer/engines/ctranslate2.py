@@ -38,6 +38,7 @@ _KINDS = (
 )
 _SECONDS, _POSITIONS = 30, 448
 """A window of a Whisper, and its positions, in faster-whisper."""
+_OPTIONS = {"device": "cpu", "compute_type": "default", "inter_threads": 1}
 _VOCABULARIES = ("vocabulary.json", "shared_vocabulary.json", "source_vocabulary.json")
 
 
@@ -48,7 +49,6 @@ class CTranslate2Engine(Engine):
     module = "ctranslate2"
 
     def load(self, folder: Path, description: Mapping[str, str]) -> LoadedModel:
-        """Loads the decoder, encoder, encoder-decoder or Whisper."""
         library: Any = optional_module("ctranslate2", "the engine ctranslate2")
         kinds = {
             "decoder": _Decoder,
@@ -67,7 +67,6 @@ class CTranslate2Format(Format):
     quantisations = ("int8", "int16")
 
     def check(self, pretrained: Pretrained, quantise: str | None) -> None:
-        """Raises a ConfigError unless CTranslate2 has the class of the model."""
         check_kind(pretrained, self.name, _KINDS)
         if writes_speech(pretrained):
             _check_whisper(pretrained)
@@ -118,10 +117,11 @@ def _warn_of_faster_whisper(pretrained: Pretrained) -> None:
 class _Model(LoadedModel):
     """A model with its vocabulary: CTranslate2 takes the prompt of a decoder as words."""
 
-    def __init__(self, library: Any, folder: Path, kind: str):
-        options = {"compute_type": "default", "inter_threads": 1}
-        self._library = library
-        self._model = getattr(library, kind)(str(folder), device="cpu", **options)
+    kind: str
+    """Its class in CTranslate2."""
+
+    def __init__(self, library: Any, folder: Path):
+        self._model = getattr(library, self.kind)(str(folder), **_OPTIONS)
         names = [folder / name for name in _VOCABULARIES]
         file = next(name for name in names if name.exists())
         self._words = json.loads(file.read_text(encoding="utf-8"))
@@ -131,8 +131,7 @@ class _Model(LoadedModel):
 
 
 class _Decoder(_Model):
-    def __init__(self, library: Any, folder: Path):
-        super().__init__(library, folder, "Generator")
+    kind = "Generator"
 
     def outputs(self, prompt: Prompt) -> np.ndarray:
         return _numpy(self._model.forward_batch([list(prompt.tokens)], return_log_probs=False))[0]
@@ -150,16 +149,14 @@ class _Decoder(_Model):
 
 
 class _Encoder(_Model):
-    def __init__(self, library: Any, folder: Path):
-        super().__init__(library, folder, "Encoder")
+    kind = "Encoder"
 
     def outputs(self, prompt: Prompt) -> np.ndarray:
         return _numpy(self._model.forward_batch([list(prompt.tokens)]).last_hidden_state)[0]
 
 
 class _EncoderDecoder(_Model):
-    def __init__(self, library: Any, folder: Path):
-        super().__init__(library, folder, "Translator")
+    kind = "Translator"
 
     def outputs(self, prompt: Prompt) -> np.ndarray:
         found = self._translated(prompt, len(prompt.decoder_tokens), return_logits_vocab=True)
@@ -183,8 +180,7 @@ class _EncoderDecoder(_Model):
 class _Whisper(LoadedModel):
     def __init__(self, library: Any, folder: Path):
         self._library = library
-        options = {"compute_type": "default", "inter_threads": 1}
-        self._model = library.models.Whisper(str(folder), device="cpu", **options)
+        self._model = library.models.Whisper(str(folder), **_OPTIONS)
 
     def outputs(self, prompt: Prompt) -> np.ndarray:
         # Tokens after those that are given begin what it writes, with their logits.

@@ -35,7 +35,6 @@ class MLXEngine(Engine):
     module = "mlx_lm"
 
     def check(self, folder: Path) -> None:
-        """Raises a ConfigError unless MLX-LM runs the model of a folder as jaxformer does."""
         values = read_object(folder, CONFIG) or {}
         names = [str(name) for name in values.get("architectures") or ()]
         kind = values.get("model_type")
@@ -46,7 +45,6 @@ class MLXEngine(Engine):
             )
 
     def load(self, folder: Path, description: Mapping[str, str]) -> LoadedModel:
-        """Loads a decoder."""
         return _Decoder(folder)
 
 
@@ -58,7 +56,6 @@ class MLXFormat(Format):
     quantisations = tuple(_BITS)
 
     def check(self, pretrained: Pretrained, quantise: str | None) -> None:
-        """Raises a ConfigError unless MLX-LM has the class of the model, and rounds its kernels."""
         check_kind(pretrained, self.name, dict.fromkeys(_DECODERS, LANGUAGE_MODELS))
         for placement in pretrained.placements if quantise else ():
             if len(placement.shape) == 2 and placement.shape[1] % _GROUP:

@@ -55,7 +55,6 @@ class ONNXRuntimeEngine(Engine):
     module = "onnxruntime"
 
     def load(self, folder: Path, description: Mapping[str, str]) -> LoadedModel:
-        """Opens the graph, or those of an encoder-decoder."""
         library: Any = optional_module("onnxruntime", "the engine onnxruntime")
 
         def opened(name: str) -> Any:
@@ -78,7 +77,6 @@ class ONNXFormat(Format):
     engines = (ONNXRuntimeEngine(),)
 
     def check(self, pretrained: Pretrained, quantise: str | None) -> None:
-        """Raises a ConfigError unless transformers has the model, of texts or a Whisper."""
         check_model(pretrained, f"--format {self.name}")
         EXPORT_FORMATS["hf"].check(
             pretrained.checkpoint, pretrained.parameters, pretrained.placements

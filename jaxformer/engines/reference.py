@@ -57,19 +57,16 @@ class ReferenceModel(LoadedModel):
         return min([length for length in lengths if length], default=1 << 20)
 
     def outputs(self, prompt: Prompt) -> np.ndarray:
-        """Returns the logits, or the last hidden states of a body."""
         found = forward(self.pretrained, _inputs(prompt))
         rows = found["logits" if "logits" in found else "last_hidden_state"][0]
         return np.asarray(rows[prompt.num_given - 1 :])
 
     def greedy(self, prompt: Prompt, count: int) -> list[int]:
-        """Returns what `jaxformer generate` continues with."""
         options = {"max_new_tokens": count, "suppress_tokens": prompt.suppressed, **_PLAIN}
         found = generate(self.pretrained, _inputs(prompt), **options)
         return found["sequences"][0][-count:].tolist()
 
     def tokenize(self, text: str) -> list[int] | None:
-        """Returns the tokens of a text, without special tokens around them."""
         tokenizer = self.pretrained.tokenizer
         return None if tokenizer is None else tokenizer.encode(text, add_special_tokens=False).ids
 

@@ -24,7 +24,6 @@ class SpeechReference(ReferenceModel):
         return self.pretrained.config.decoder_position.max_length
 
     def prompt(self) -> Prompt:
-        """Returns the log-mel spectrogram of a window, and the first tokens of a transcript."""
         features = log_mel_of(self.pretrained)
         heard = features.spectrogram(_tones(features.num_samples, features.sampling_rate))
         first = first_tokens(self.pretrained)

@@ -21,12 +21,10 @@ class TransformersEngine(Engine):
     module = "transformers"
 
     def require(self) -> None:
-        """Raises MissingExtra unless transformers and PyTorch are installed."""
         super().require()
         optional_module("torch", _PURPOSE)
 
     def load(self, folder: Path, description: Mapping[str, str]) -> LoadedModel:
-        """Loads the class that config.json names."""
         return TransformersModel(folder, load_torch(folder, "float32"))
 
 
@@ -52,14 +50,12 @@ class TransformersModel(LoadedModel):
             self._tokenizer = library.AutoTokenizer.from_pretrained(folder, **options)
 
     def outputs(self, prompt: Prompt) -> np.ndarray:
-        """Returns the logits, or the last hidden states of a body."""
         with self._torch.no_grad():
             found = self._model(**self._inputs(prompt))
         name = "logits" if "logits" in found else "last_hidden_state"
         return found[name][0, prompt.num_given - 1 :].numpy()
 
     def greedy(self, prompt: Prompt, count: int) -> list[int]:
-        """Returns what `generate` continues with."""
         found = self._generate(
             self._model,
             **self._inputs(prompt),
@@ -87,7 +83,6 @@ class TransformersModel(LoadedModel):
         return found
 
     def tokenize(self, text: str) -> list[int] | None:
-        """Returns the tokens of a text, without special tokens around them."""
         if self._tokenizer is None:
             return None
         return self._tokenizer.encode(text, add_special_tokens=False)

@@ -28,7 +28,6 @@ class CustomCodeEngine(TransformersEngine):
     """transformers with the code of the folder, which must be the code of this version."""
 
     def load(self, folder: Path, description: Mapping[str, str]) -> LoadedModel:
-        """Loads the class that config.json names, through its Auto class."""
         if (folder / MODELING).read_bytes() != _CODE.read_bytes():
             raise DataError(
                 f"{folder / MODELING}: must be the file of this version of jaxformer, since it is "
@@ -50,7 +49,6 @@ class CustomCodeFormat(Format):
     engines = (CustomCodeEngine(),)
 
     def check(self, pretrained: Pretrained, quantise: str | None) -> None:
-        """Raises a ConfigError that names the part of a model that the modeling file lacks."""
         described_model(pretrained.config)
 
     def write(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.engines.gguf.library import library
+from jaxformer.engines.gguf import library
 from jaxformer.errors import ConfigError
 
 Values = Mapping[str, Any]
@@ -36,6 +36,8 @@ class GGUFArchitecture:
 
     activations: tuple[str, ...] = ("silu", "swish")
     """The activation that llama.cpp computes, by its names in config.json."""
+    rope_types: tuple[str, ...] = ("default", "linear", "yarn")
+    """The scalings of RoPE that llama.cpp computes here."""
 
     def __init__(self, arch: str):
         self.arch = arch
@@ -46,15 +48,20 @@ class GGUFArchitecture:
         self.check_activation(values)
         if _window(values) is not None:
             raise refused(values, "sliding_window", "null: llama.cpp reads no window here")
-        kind = rope_of(values).get("rope_type", "default")
-        if kind not in ("default", "linear", "yarn"):
-            raise refused(values, "rope_type", "default, linear or yarn here", kind)
+        self.check_rope(values, rope_of(values))
 
     def check_activation(self, values: Values) -> None:
         """Raises a ConfigError if llama.cpp computes another activation."""
         for name in ("hidden_act", "hidden_activation", "activation_function"):
             if values.get(name) is not None and values[name] not in self.activations:
                 raise refused(values, name, self.activations[0])
+
+    def check_rope(self, values: Values, rope: Values) -> None:
+        """Raises a ConfigError if llama.cpp scales RoPE in another way."""
+        kind, types = rope.get("rope_type", "default"), self.rope_types
+        if kind not in types:
+            expected = f"{', '.join(types[:-1])} or {types[-1]} here"
+            raise refused(values, "rope_type", expected, kind)
 
     def block_count(self, values: Values) -> int:
         """Returns the number of layers."""
@@ -65,11 +72,11 @@ class GGUFArchitecture:
         for name, sources in _FIELDS.items():
             if (value := _first(values, sources)) is not None:
                 getattr(writer, f"add_{name}")(value)
-        rope, heads = rope_of(values), _first(values, _FIELDS["head_count"])
+        rope = rope_of(values)
         if not rope:
             return
-        head_dim = values.get("head_dim") or _first(values, _FIELDS["embedding_length"]) // heads
-        writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
+        turning = _head_dim(values) * rope.get("partial_rotary_factor", 1.0)
+        writer.add_rope_dimension_count(int(turning))
         writer.add_rope_freq_base(float(rope["rope_theta"]))
         self.write_rope(writer, rope)
 
@@ -97,14 +104,9 @@ class GGUFArchitecture:
 class Llama(GGUFArchitecture):
     """Rotates neighbouring channels: the rows of queries and keys are put in this order."""
 
-    def check(self, values: Values) -> None:
-        """Raises a ConfigError for a window, or a scaling that llama.cpp lacks."""
-        if rope_of(values).get("rope_type") == "llama3":
-            values = {**values, "rope_parameters": {"rope_theta": 1.0}}
-        super().check(values)
+    rope_types = (*GGUFArchitecture.rope_types, "llama3")
 
     def tensors(self, name: str, array: np.ndarray, values: Values) -> Iterator[tuple[str, Any]]:
-        """Yields a tensor, with the rows of queries and keys in llama.cpp's order."""
         counts = {"q_proj": values["num_attention_heads"], "k_proj": values["num_key_value_heads"]}
         heads = next((count for part, count in counts.items() if f"{part}." in name), None)
         yield name, array if heads is None else interleaved(array, heads)
@@ -113,16 +115,14 @@ class Llama(GGUFArchitecture):
         """Yields the factors by which Llama 3 divides the frequencies of RoPE."""
         rope = rope_of(values)
         if rope.get("rope_type") == "llama3":
-            head_dim = values.get("head_dim") or (
-                values["hidden_size"] // values["num_attention_heads"]
-            )
-            yield "rope_freqs.weight", llama3_factors(rope, head_dim)
+            yield "rope_freqs.weight", llama3_factors(rope, _head_dim(values))
 
 
 class Gemma(GGUFArchitecture):
     """Scales of norms count from 0 in PyTorch's file, and from 1 in GGUF."""
 
     activations = ("gelu_pytorch_tanh", "gelu", "gelu_new")  # transformers reads "gelu" as tanh's
+    rope_types = ("default", "linear")
 
     def check(self, values: Values) -> None:
         """Raises a ConfigError for attention scores that llama.cpp scales otherwise."""
@@ -132,13 +132,11 @@ class Gemma(GGUFArchitecture):
             raise refused(values, "query_pre_attn_scalar", f"{head_dim}, as head_dim")
         kinds = _rope_kinds(values)
         for rope in kinds.values():
-            if rope.get("rope_type", "default") not in ("default", "linear"):
-                raise refused(values, "rope_type", "default or linear", rope["rope_type"])
+            self.check_rope(values, rope)
         if self.arch != "GEMMA3" and len(kinds) > 1:
             raise refused(values, "rope_parameters", "the same for all layers")
 
     def write_fields(self, writer: Any, values: Values) -> None:
-        """Writes the hyperparameters, the window and the bounds of logits."""
         super().write_fields(writer, values)
         if self.arch != "GEMMA":
             writer.add_sliding_window(values["sliding_window"])
@@ -158,23 +156,16 @@ class Gemma(GGUFArchitecture):
 class Phi3(GGUFArchitecture):
     """The window is written even where there is none, and longrope has two tables of factors."""
 
-    def check(self, values: Values) -> None:
-        """Raises a ConfigError for a scaling of RoPE that Phi 3 does not have."""
-        self.check_activation(values)
-        rope = rope_of(values)
-        if rope.get("rope_type", "default") not in ("default", "longrope"):
-            raise refused(values, "rope_type", "default or longrope", rope["rope_type"])
-        if _window(values) is not None:
-            raise refused(values, "sliding_window", "null: llama.cpp reads no window here")
+    rope_types = ("default", "longrope")
 
     def write_fields(self, writer: Any, values: Values) -> None:
-        """Writes the hyperparameters, and the length from which on RoPE is scaled."""
         super().write_fields(writer, values)
-        original = _original_length(values)
+        name, rope = "original_max_position_embeddings", rope_of(values)
+        original = rope.get(name) or values.get(name) or values["max_position_embeddings"]
         writer.add_rope_scaling_orig_ctx_len(original)
         writer.add_sliding_window(0)
         longer = values["max_position_embeddings"] / original
-        if rope_of(values).get("rope_type") == "longrope":
+        if rope.get("rope_type") == "longrope":
             scale = math.sqrt(1 + math.log(longer) / math.log(original)) if longer > 1 else 1.0
             writer.add_rope_scaling_attn_factors(scale)
 
@@ -191,18 +182,15 @@ class GPT2(GGUFArchitecture):
     activations = ("gelu_new", "gelu_pytorch_tanh")
 
     def check(self, values: Values) -> None:
-        """Raises a ConfigError for variants that llama.cpp lacks."""
         if values.get("scale_attn_by_inverse_layer_idx"):
             raise refused(values, "scale_attn_by_inverse_layer_idx", "false")
         self.check_activation(values)
 
     def write_fields(self, writer: Any, values: Values) -> None:
-        """Writes the hyperparameters, and the default size of the feed-forward layer."""
         inner = values.get("n_inner") or 4 * values["n_embd"]
         super().write_fields(writer, {**values, "n_inner": inner})
 
     def tensors(self, name: str, array: np.ndarray, values: Values) -> Iterator[tuple[str, Any]]:
-        """Yields a tensor, with kernels as `[outputs, inputs]`."""
         kernels = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
         if not name.endswith((".attn.bias", ".attn.masked_bias")):
             yield name, array.T if name.endswith(kernels) else array
@@ -214,12 +202,10 @@ class GPTNeoX(GGUFArchitecture):
     activations = ("gelu",)
 
     def write_fields(self, writer: Any, values: Values) -> None:
-        """Writes the hyperparameters, and whether both sublayers read the same input."""
         super().write_fields(writer, values)
         writer.add_parallel_residual(values.get("use_parallel_residual", True))
 
     def tensors(self, name: str, array: np.ndarray, values: Values) -> Iterator[tuple[str, Any]]:
-        """Yields a tensor, with all queries before all keys and all values."""
         if "query_key_value" in name:
             parts = array.reshape(values["num_attention_heads"], 3, -1, *array.shape[1:])
             array = np.ascontiguousarray(parts.swapaxes(0, 1)).reshape(array.shape)
@@ -236,7 +222,6 @@ class StableLM(GGUFArchitecture):
         super().check(values)
 
     def write_fields(self, writer: Any, values: Values) -> None:
-        """Writes the hyperparameters."""
         super().write_fields(writer, values)
         writer.add_parallel_residual(values.get("use_parallel_residual", False))
 
@@ -247,13 +232,11 @@ class Bert(GGUFArchitecture):
     activations = ("gelu",)
 
     def write_fields(self, writer: Any, values: Values) -> None:
-        """Writes the hyperparameters, and that attention sees the whole text."""
         super().write_fields(writer, values)
         writer.add_causal_attention(False)
         writer.add_token_type_count(values["type_vocab_size"])
 
     def tensors(self, name: str, array: np.ndarray, values: Values) -> Iterator[tuple[str, Any]]:
-        """Yields the tensors of the body."""
         name = name.removeprefix("bert.")
         if not name.startswith(("pooler.", "cls.")) and not name.endswith("position_ids"):
             yield name, array
@@ -263,12 +246,10 @@ class T5(GGUFArchitecture):
     """An encoder-decoder with one table of embeddings."""
 
     def check(self, values: Values) -> None:
-        """Raises a ConfigError for an activation that llama.cpp lacks."""
         if values.get("feed_forward_proj") not in ("relu", "gated-gelu"):
             raise refused(values, "feed_forward_proj", "relu or gated-gelu")
 
     def write_fields(self, writer: Any, values: Values) -> None:
-        """Writes the hyperparameters, those of the relative positions and the first token."""
         super().write_fields(writer, values)
         writer.add_context_length(values.get("n_positions") or 512)
         writer.add_layer_norm_rms_eps(values["layer_norm_epsilon"])
@@ -354,9 +335,9 @@ def _window(values: Values) -> int | None:
     return window if window < values["max_position_embeddings"] else None
 
 
-def _original_length(values: Values) -> int:
-    name = "original_max_position_embeddings"
-    return rope_of(values).get(name) or values.get(name) or values["max_position_embeddings"]
+def _head_dim(values: Values) -> int:
+    width, heads = (_first(values, _FIELDS[name]) for name in ("embedding_length", "head_count"))
+    return values.get("head_dim") or width // heads
 
 
 def _first(values: Values, names: tuple[str, ...]) -> Any:

@@ -10,15 +10,10 @@ from typing import Any
 import numpy as np
 
 from jaxformer.engines.base import LANGUAGE_MODELS, Engine, Format, LoadedModel, Prompt, check_kind
+from jaxformer.engines.gguf import library
 from jaxformer.engines.gguf.architectures import ARCHITECTURES, Values
-from jaxformer.engines.gguf.library import library
 from jaxformer.engines.gguf.vocabulary import write_vocabulary
-from jaxformer.engines.gguf.writer import (
-    FILE,
-    check_types,
-    check_written,
-    write_tensors,
-)
+from jaxformer.engines.gguf.writer import FILE, check_types, check_written, write_tensors
 from jaxformer.errors import ConfigError
 from jaxformer.extras import optional_module
 from jaxformer.hub.describe import config_values
@@ -51,7 +46,6 @@ class LlamaCppEngine(Engine):
     tolerance = 1e-3
 
     def load(self, folder: Path, description: Mapping[str, str]) -> LoadedModel:
-        """Loads a decoder, an encoder or an encoder-decoder."""
         kinds = {"decoder": _Decoder, "encoder": _Encoder, "encoder-decoder": _EncoderDecoder}
         return kinds[description["kind"]](folder / FILE)
 
@@ -64,7 +58,6 @@ class GGUFFormat(Format):
     quantisations = ("q8_0",)
 
     def check_quantisation(self, quantise: str | None) -> None:
-        """Raises a ConfigError for a quantisation that the format, or the package gguf, lacks."""
         if quantise is not None and _OF_LLAMA_CPP.fullmatch(quantise):
             raise ConfigError(
                 f"--quantise {quantise}: must be q8_0, since the package gguf reads {quantise} and "
@@ -74,7 +67,6 @@ class GGUFFormat(Format):
         super().check_quantisation(quantise)
 
     def check(self, pretrained: Pretrained, quantise: str | None) -> None:
-        """Raises a ConfigError unless llama.cpp has the model, and the tensors fit."""
         check_kind(pretrained, self.name, _KINDS)
         values = _values(pretrained)
         architecture = ARCHITECTURES[values["model_type"]]

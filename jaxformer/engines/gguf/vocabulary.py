@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.data.tokenizers.files import read_tokenizer, tokenizer_file
-from jaxformer.engines.gguf.library import library
+from jaxformer.engines.gguf import library
 from jaxformer.errors import ConfigError
 
 _LLAMA3 = (

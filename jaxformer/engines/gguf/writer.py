@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxformer.engines.gguf import library
 from jaxformer.engines.gguf.architectures import GGUFArchitecture, Values
-from jaxformer.engines.gguf.library import library
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.weights.weight_file import tensors_of
 from jaxformer.pretrained.model import Pretrained

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.engines.base import Engine, Format, LoadedModel, Prompt
+from jaxformer.engines.base import Engine, Format, LoadedModel
 from jaxformer.engines.speech import check_model, reference_of
 from jaxformer.engines.stablehlo import runner
-from jaxformer.engines.stablehlo.iree import IREEEngine
+from jaxformer.engines.stablehlo.iree import IREEEngine, ProgramModel
 from jaxformer.engines.stablehlo.programs import PLATFORMS, capacity, programs_of
 from jaxformer.engines.text_models import keeps_cache
 from jaxformer.errors import DataError, first_line
@@ -45,12 +46,10 @@ class JAXEngine(Engine):
 
     @property
     def version(self) -> str:
-        """The version of JAX."""
         return jax.__version__
 
     def load(self, folder: Path, description: Mapping[str, str]) -> LoadedModel:
-        """Returns the model, which is loaded for each question."""
-        return _Model(folder)
+        return ProgramModel(partial(_ask, folder.resolve()))
 
 
 class StableHLOFormat(Format):
@@ -60,7 +59,6 @@ class StableHLOFormat(Format):
     engines = (JAXEngine(), IREEEngine())
 
     def check(self, pretrained: Pretrained, quantise: str | None) -> None:
-        """Raises a ConfigError unless the model has logits or hidden states of texts, or hears."""
         check_model(pretrained, f"--format {self.name}")
 
     def write(
@@ -107,27 +105,15 @@ def _short(array: Any) -> str:
     return f"{jnp.dtype(array.dtype).name}[{','.join(map(str, array.shape))}]"
 
 
-class _Model(LoadedModel):
-    def __init__(self, folder: Path):
-        self._folder = folder.resolve()
-
-    def outputs(self, prompt: Prompt) -> np.ndarray:
-        found = self._ask("forward", source=prompt.source, answer=prompt.decoder_tokens)
-        return found[prompt.num_given - 1 :]
-
-    def greedy(self, prompt: Prompt, count: int) -> list[int]:
-        given = {"start": prompt.decoder_tokens, "suppressed": prompt.suppressed}
-        return self._ask("generate", source=prompt.source, count=count, **given).tolist()
-
-    def _ask(self, method: str, **arguments: Any) -> np.ndarray:
-        """Calls a method of the runner in a process that imports JAX alone."""
-        with tempfile.TemporaryDirectory() as scratch:
-            asked, answer = Path(scratch, "asked.npz"), Path(scratch, "answer.npy")
-            np.savez(asked, **arguments)
-            paths = [str(path) for path in (self._folder, asked, answer)]
-            command = [sys.executable, "-I", "-c", _CALL, *paths, method]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                last = ValueError(done.stderr.strip().splitlines()[-1])
-                raise DataError(f"{self._folder / _RUNNER} failed: {first_line(last)}")
-            return np.load(answer)
+def _ask(folder: Path, method: str, **arguments: Any) -> np.ndarray:
+    """Calls a method of the runner in a process that imports JAX alone."""
+    with tempfile.TemporaryDirectory() as scratch:
+        asked, answer = Path(scratch, "asked.npz"), Path(scratch, "answer.npy")
+        np.savez(asked, **arguments)
+        paths = [str(path) for path in (folder, asked, answer)]
+        command = [sys.executable, "-I", "-c", _CALL, *paths, method]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            last = ValueError(done.stderr.strip().splitlines()[-1])
+            raise DataError(f"{folder / _RUNNER} failed: {first_line(last)}")
+        return np.load(answer)

@@ -3,7 +3,7 @@
 https://iree.dev/guides/ml-frameworks/jax/
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,12 @@ class IREEEngine(Engine):
     module = "iree"
 
     def require(self) -> None:
-        """Raises MissingExtra unless the compiler and the runtime are installed."""
         for name in ("iree.compiler", "iree.runtime"):
             optional_module(name, _PURPOSE)
 
     def load(self, folder: Path, description: Mapping[str, str]) -> LoadedModel:
-        """Reads the programs and the weights."""
-        return _Model(_Programs(folder))
+        programs = _Programs(folder)
+        return ProgramModel(lambda method, **given: getattr(programs, method)(**given))
 
 
 class _Programs(runner.Model):
@@ -91,14 +90,18 @@ def _static(module: str) -> bytes:
         ).encode()
 
 
-class _Model(LoadedModel):
-    def __init__(self, programs: _Programs):
-        self._programs = programs
+class ProgramModel(LoadedModel):
+    """The programs of an export, asked through the methods of the runner."""
+
+    def __init__(self, ask: Callable[..., Any]):
+        """Takes a function that calls a method of `runner.Model` by its name."""
+        self._ask = ask
 
     def outputs(self, prompt: Prompt) -> np.ndarray:
-        found = self._programs.forward(prompt.source, prompt.decoder_tokens)
+        found = self._ask("forward", source=prompt.source, answer=prompt.decoder_tokens)
         return found[prompt.num_given - 1 :]
 
     def greedy(self, prompt: Prompt, count: int) -> list[int]:
         given = {"start": prompt.decoder_tokens, "suppressed": prompt.suppressed}
-        return self._programs.generate(prompt.source, count, **given)
+        found = self._ask("generate", source=prompt.source, count=count, **given)
+        return [int(token) for token in found]
