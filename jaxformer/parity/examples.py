@@ -55,32 +55,31 @@ def example_inputs(
         length = LENGTHS.get(checkpoint.architecture.name, of_system)
     rng = np.random.default_rng(seed)
     config = checkpoint.config
+    encoder = config.parts.get("encoder", config)
     task = checkpoint.architecture.task
     if any(head.unit == "choice" for head in config.heads):
         return _choices(checkpoint, padding, (rows, CHOICES, length), rng)
-    names, inputs = family_of(config).inputs, {}
+    family = family_of(config)
+    names, asked, inputs = family.inputs, family.names_of_inputs(config), {}
     if "input_ids" in names:
         inputs |= _texts(checkpoint, padding, (rows, length), rng)
     if "decoder_input_ids" in names and not task.repeats_inputs:
         inputs |= _ids(checkpoint, padding, (rows, length - 2), rng, "decoder_")
-    if "spatial_shapes" in family_of(config).names_of_inputs(config):
+    if "spatial_shapes" in asked:
         inputs |= _shaped_images(config.parts.get("image", config), padding, rows, rng)
     elif "pixel_values" in names:
-        encoder = config.parts.get("encoder", config)
         size = (rows, encoder.channels, *encoder.image_size)
         inputs["pixel_values"] = rng.standard_normal(size).astype(np.float32)
-        if "noise" in family_of(config).names_of_inputs(config):
-            shape = (rows, encoder.num_patches)
-            inputs["noise"] = rng.random(shape).astype(np.float32)
+        if "noise" in asked:
+            inputs["noise"] = rng.random((rows, encoder.num_patches)).astype(np.float32)
     if "input_features" in names:
-        encoder = config.parts.get("encoder", config)
         size = (rows, encoder.num_mel_bins, encoder.num_frames)
         inputs["input_features"] = rng.standard_normal(size).astype(np.float32)
     if "input_values" in names:
-        inputs |= _sounds(config.parts.get("encoder", config), padding, rows, rng)
+        inputs |= _sounds(encoder, padding, rows, rng)
     hf_config = checkpoint.hf_config
     if config.is_encoder_decoder:  # the parent config may have a different size, which is unused
-        size = family_of(config).vocab_size(config, "decoder_input_ids")
+        size = family.vocab_size(config, "decoder_input_ids")
         hf_config = hf_config.with_values(vocab_size=size)
     return inputs | _labels(task, rng, inputs, hf_config)
 
@@ -192,9 +191,7 @@ def text_values(checkpoint: HFCheckpoint) -> Mapping[str, Any]:
 def _labels(
     task: Task, rng: np.random.Generator, inputs: Inputs, hf_config: HFConfig
 ) -> dict[str, Any]:
-    """Returns labels for the loss of a class, and further inputs that its loss needs; empty by
-    default.
-    """
+    """Returns labels for the loss of a class, and further inputs that its loss needs."""
     del task, rng, inputs, hf_config
     return {}
 
@@ -209,11 +206,6 @@ def _causal_lm(task: CausalLMTask, rng, inputs, hf_config):
 
 
 @_labels.register
-def _unshifted_causal_lm(task: UnshiftedCausalLMTask, rng, inputs, hf_config):
-    return {"labels": _token_labels(rng, inputs, hf_config.values["vocab_size"])}
-
-
-@_labels.register
 def _seq2seq_lm(task: Seq2SeqLMTask, rng, inputs, hf_config):
     size = hf_config.values["vocab_size"]
     shape = inputs["decoder_input_ids"].shape
@@ -223,8 +215,9 @@ def _seq2seq_lm(task: Seq2SeqLMTask, rng, inputs, hf_config):
     return {"labels": np.where(real & (rng.random(shape) >= 0.2), labels, IGNORED)}
 
 
-@_labels.register
-def _masked_lm(task: MaskedLMTask, rng, inputs, hf_config):
+@_labels.register(MaskedLMTask)
+@_labels.register(UnshiftedCausalLMTask)
+def _same_places(task, rng, inputs, hf_config):
     return {"labels": _token_labels(rng, inputs, hf_config.values["vocab_size"])}
 
 
@@ -262,10 +255,8 @@ def _transcripts(task: CTCTask, rng, inputs, hf_config):
 def _quantized_frames(task: QuantizedFramesTask, rng, inputs, hf_config):
     """Masks half of the frames; the others that each is told from may have its codes."""
     rows, samples = inputs["input_values"].shape
-    frames = samples
-    for size, stride in zip(
-        hf_config.take("conv_kernel"), hf_config.take("conv_stride"), strict=True
-    ):
+    frames, names = samples, ("conv_kernel", "conv_stride")
+    for size, stride in zip(*map(hf_config.take, names), strict=True):
         frames = num_windows(frames, size, stride)
     masked = np.arange(frames) % 2 == rng.integers(2, size=(rows, 1))
     others = rng.integers(frames, size=(rows, frames, 4)) + np.arange(rows)[:, None, None] * frames

@@ -20,7 +20,6 @@ BEGIN = "<!-- flax-classes: begin -->"
 END = "<!-- flax-classes: end -->"
 """The marker lines around the table, which `jaxformer flax-classes` writes."""
 _COLUMNS = ("Flax class", "`model_type`", "class", "head", "command")
-_CONVOLUTIONS = "a convolutional network, not a transformer"
 _COMMANDS: dict[tuple[type[Task], ...], str] = {
     (TranscriptTask,): "transcribe",
     (CausalLMTask, Seq2SeqLMTask): "generate",
@@ -30,10 +29,7 @@ _COMMANDS: dict[tuple[type[Task], ...], str] = {
     (Task,): "forward",
 }
 """Tasks -> an example command for their classes; the first that fits counts."""
-_LEFT_OUT = {
-    "resnet": _CONVOLUTIONS,
-    "regnet": _CONVOLUTIONS,
-}
+_LEFT_OUT = dict.fromkeys(("resnet", "regnet"), "a convolutional network, not a transformer")
 """`model_type` -> why it is not supported."""
 
 
@@ -79,7 +75,5 @@ def _cells(kind: str, name: str) -> tuple[str, str, str]:
     architecture = found[1]
     summary = inspect.getdoc(type(architecture.task)).partition("\n")[0].rstrip(".")
     head = "none" if type(architecture.task) is Task else summary[0].lower() + summary[1:]
-    command = next(
-        name for kinds, name in _COMMANDS.items() if isinstance(architecture.task, kinds)
-    )
+    command = next(x for kinds, x in _COMMANDS.items() if isinstance(architecture.task, kinds))
     return f"`{architecture.name}`", head, f"`jaxformer {command}`"
