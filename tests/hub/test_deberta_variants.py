@@ -8,15 +8,11 @@ from safetensors.numpy import load_file, save_file
 from saved_folders import change_settings, change_tensors, save_tiny
 from variants import check_outputs, check_variant, models
 
-from jaxformer.errors import ConfigError
 from jaxformer.functional import DistanceEmbedding, NoPosition
-from jaxformer.hub.checkpoint import read_checkpoint
-from jaxformer.hub.hf_config import HFConfig
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.outputs import forward
 from jaxformer.pretrained.writing import save
-from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch
 
@@ -109,22 +105,3 @@ def test_positions_that_do_not_count_may_be_there(tmp_path):
     config = load(folder).config
     assert config.position == NoPosition()
     assert config.relative_position == DistanceEmbedding(5)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"talking_head": True}, "talking_head = True"),
-        ({"z_steps": 2}, "z_steps = 2"),
-        ({"pos_att_type": "c2p|p2p"}, "pos_att_type = 'c2p|p2p'"),
-        ({"conv_kernel_size": 4}, "kernel_size = 4"),
-        ({"conv_kernel_size": 3, "conv_groups": 2}, "conv_groups = 2"),
-        ({"attention_head_size": 8}, "attention_head_size = 8"),
-        ({"pooler_hidden_size": 8}, "pooler_hidden_size = 8"),
-        ({"pooler_hidden_act": "silu"}, "pooler_hidden_act = 'silu'"),
-        ({"relative_attention": True, "position_buckets": 7}, "num_buckets = 7"),
-    ],
-)
-def test_what_is_not_supported_is_refused(values, message):
-    with pytest.raises(ConfigError, match=message.replace("|", r"\|")):
-        read_checkpoint(HFConfig({"model_type": "deberta-v2"} | values), FORMATS)

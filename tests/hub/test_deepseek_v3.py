@@ -6,13 +6,9 @@ from safetensors.numpy import load_file, save_file
 from saved_folders import change_tensors, save_tiny
 from variants import check_greedy_tokens, check_outputs, models
 
-from jaxformer.errors import ConfigError
-from jaxformer.hub.checkpoint import read_checkpoint
-from jaxformer.hub.hf_config import HFConfig
 from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.reference import save_random
 from jaxformer.pretrained.auto import load
-from jaxformer.zoo import FORMATS
 
 PROMPTS = np.array([[7, 3, 90, 11, 5], [60, 2, 2, 17, 33]])
 VARIANTS = {
@@ -53,12 +49,3 @@ def test_the_layer_that_predicts_a_second_token_is_left_out(tmp_path):
     np.testing.assert_array_equal(
         load(tmp_path).outputs({"input_ids": PROMPTS})["logits"], expected
     )
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [("scoring_func", "softmax"), ("topk_method", "greedy"), ("n_group", 7)]
-)
-def test_another_router_is_refused(field, value):
-    values = {"model_type": "deepseek_v3", field: value}
-    with pytest.raises(ConfigError, match="groups" if field == "n_group" else field):
-        read_checkpoint(HFConfig(values), FORMATS)

@@ -124,32 +124,6 @@ def test_systems_of_the_zoo_are_what_an_empty_file_says(name):
     assert isinstance(checkpoint.architecture.task, ContrastiveTask)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"model_type": ANY, "text_config": {}}, "text_config: model_type = None"),
-        (
-            {"model_type": ANY, "text_config": {"model_type": "brt"}, "vision_config": {}},
-            "'brt': must be a model with a pooled state",
-        ),
-        (
-            {
-                "model_type": ANY,
-                "text_config": TINY["distilbert"] | {"model_type": "distilbert"},
-                "vision_config": TINY["vit"] | {"model_type": "vit"},
-            },
-            "text_config: the model must have a pooled state",
-        ),
-        ({"model_type": "clip", "text_config": 3}, "text_config = 3: must be an object"),
-        ({"model_type": "clip", "vision_config": {"hidden_act": "mish"}}, "hidden_act = 'mish'"),
-        ({"model_type": "siglip", "text_config": {"depth": 3}}, r"text_config\.depth = 3"),
-    ],
-)
-def test_what_is_not_supported_is_refused(values, message):
-    with pytest.raises(ConfigError, match=message):
-        read_checkpoint(HFConfig(values), FORMATS, strict=True)
-
-
 def test_a_missing_tensor_is_named(tmp_path):
     folder = save_tiny("clip", tmp_path)
     tensors = load_file(folder / "model.safetensors")

@@ -5,14 +5,10 @@ import pytest
 from saved_folders import save_tiny
 from variants import check_outputs, check_variant, models
 
-from jaxformer.errors import ConfigError, DataError
-from jaxformer.hub.checkpoint import read_checkpoint
-from jaxformer.hub.describe import describe
-from jaxformer.hub.hf_config import HFConfig
+from jaxformer.errors import DataError
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.outputs import forward
-from jaxformer.zoo import FORMATS, SYSTEMS
 
 pytestmark = pytest.mark.torch
 
@@ -146,60 +142,3 @@ def test_patches_cannot_be_masked_without_a_token(tmp_path):
     masked = {"bool_masked_pos": np.ones((3, 8), bool)}
     with pytest.raises(DataError, match="bool_masked_pos"):
         forward(ours, example_inputs(ours.checkpoint) | masked)
-
-
-@pytest.mark.parametrize(
-    ("model_type", "values", "message"),
-    [
-        ("bert", {"is_decoder": True}, "is_decoder = True, but architectures"),
-        ("albert", {"inner_group_num": 0}, "inner_group_num = 0"),
-        ("albert", {"inner_group_num": 10**9}, "inner_group_num = 1000000000"),
-        ("albert", {"num_hidden_layers": 4, "num_hidden_groups": 3}, "does not divide"),
-        ("albert", {"embedding_size": 64, "hidden_size": 64}, "embedding_size = 64"),
-        ("mpnet", {"pad_token_id": 0}, "pad_token_id = 0 is not supported"),
-        (
-            "eurobert",
-            {
-                "architectures": ["EuroBertForSequenceClassification"],
-                "classifier_pooling": "max",
-            },
-            "classifier_pooling = 'max'",
-        ),
-        ("nomic_bert", {"qkv_proj_bias": True}, "qkv_proj_bias = True"),
-        ("esm", {"is_folding_model": True}, "is_folding_model = True"),
-        ("esm", {"vocab_size": 33, "pad_token_id": 1, "token_dropout": True}, "mask_token_id"),
-        ("esm", {"vocab_size": 33, "position_embedding_type": "x"}, "position_embedding_type"),
-        ("nomic_bert", {"rotary_scaling_factor": 2}, "rotary_scaling_factor = 2"),
-        ("modernbert", {"sparse_prediction": True}, "sparse_prediction = True"),
-        ("vit", {"pooler_output_size": 10}, "pooler_output_size = 10"),
-        ("vit", {"image_size": 30}, "patch_size"),
-        ("dinov3_vit", {"query_bias": False}, "query_bias = False, key_bias = False"),
-        ("dinov3_vit", {"num_register_tokens": -1}, "register_tokens"),
-    ],
-)
-def test_what_is_not_supported_is_refused(model_type, values, message):
-    with pytest.raises(ConfigError, match=message):
-        read_checkpoint(HFConfig({"model_type": model_type} | values), FORMATS, strict=True)
-
-
-@pytest.mark.parametrize(
-    ("name", "model_type"),
-    [
-        ("bert-base", "bert"),
-        ("roberta-base", "roberta"),
-        ("camembert-base", "camembert"),
-        ("xlm-roberta-xl", "xlm-roberta-xl"),
-        ("eurobert-610m", "eurobert"),
-        ("esm2-650m", "esm"),
-        ("nomic-embed-text-v1.5", "nomic_bert"),
-        ("distilbert-base", "distilbert"),
-        ("albert-base", "albert"),
-        ("ernie-3.0-base-zh", "ernie"),
-        ("vit-base-16", "vit"),
-        ("vit-mae-base", "vit_mae"),
-        ("dinov3-vit7b16", "dinov3_vit"),
-    ],
-)
-def test_systems_of_the_zoo_can_be_said(name, model_type):
-    checkpoint = describe(SYSTEMS[name].config, [FORMATS[model_type]])
-    assert checkpoint.model_format.model_type == model_type

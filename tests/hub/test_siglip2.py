@@ -122,20 +122,6 @@ def test_images_of_one_shape_take_no_shapes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"num_patches": 12}, "num_patches = 12: must be a square number"),
-        ({"num_patches": 0}, "num_patches = 0: must be a square number"),
-        ({"patch_size": [4, 4]}, "patch_size"),
-        ({"hidden_act": "mish"}, "hidden_act = 'mish' is not supported"),
-    ],
-)
-def test_what_is_not_supported_is_refused(values, message):
-    with pytest.raises(ConfigError, match=message):
-        read_checkpoint(HFConfig({"model_type": TOWER} | values), FORMATS)
-
-
-@pytest.mark.parametrize(
     ("kind", "part", "other", "message"),
     [
         (

@@ -5,11 +5,7 @@ from saved_folders import save_tiny
 from variants import check_gradients, check_outputs, check_variant, models
 
 import jaxformer
-from jaxformer.errors import ConfigError
-from jaxformer.hub.checkpoint import read_checkpoint
-from jaxformer.hub.hf_config import HFConfig
 from jaxformer.parity.examples import example_inputs
-from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch
 
@@ -71,22 +67,3 @@ def test_answers_lie_outside_the_question(tmp_path):
     scores = jaxformer.forward(ours, inputs)["start_logits"]
     assert (scores[0, 1:6] < -9e5).all()
     assert (scores[0, 6:] > -9e5).all()
-
-
-@pytest.mark.parametrize(
-    ("model_type", "changes", "message"),
-    [
-        ("big_bird", {"attention_type": "sparse"}, "attention_type = 'sparse'"),
-        ("big_bird", {"block_size": 0}, "block_size = 0"),
-        ("longt5", {"encoder_attention_type": "global"}, "encoder_attention_type = 'global'"),
-        ("longt5", {"local_radius": -1}, r"windows = \(0,\)"),
-        (
-            "longt5",
-            {"encoder_attention_type": "transient-global", "global_block_size": 0},
-            "block_size = 0",
-        ),
-    ],
-)
-def test_wrong_fields_are_named(model_type, changes, message):
-    with pytest.raises(ConfigError, match=message):
-        read_checkpoint(HFConfig({"model_type": model_type} | changes), FORMATS)

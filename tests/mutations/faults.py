@@ -256,7 +256,7 @@ FAULTS = (
         "zoo/common/llama_like.py",
         'NormEps(theirs="rms_norm_eps", make=RMSNorm)',
         'NormEps(theirs="rms_norm_eps", make=lambda eps: RMSNorm(eps=1e-5))',
-        ("hub/test_llama_relatives.py::test_sizes_of_the_zoo_can_be_said",),
+        ("zoo/test_config_files.py::test_sizes_of_the_zoo_can_be_said",),
     ),
     Fault(
         "config/mesh: fewer key/value heads than devices are not refused",
