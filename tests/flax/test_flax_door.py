@@ -29,6 +29,13 @@ from jaxformer.pretrained.outputs import forward
 BERT = {**TINY["bert"], "model_type": "bert", "hidden_dropout_prob": 0.3}
 IDS = np.arange(3, 15).reshape(2, 6)
 MASK = np.array([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
+SMALL = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+}
 
 
 @pytest.fixture(scope="module")
@@ -36,20 +43,24 @@ def bert():
     return jaxformer.flax.FlaxBertForMaskedLM(BERT)
 
 
+def small(name, kind):
+    """A small model of a class."""
+    return getattr(jaxformer.flax, name)({**TINY[kind], "model_type": kind})
+
+
 @pytest.fixture(scope="module")
 def gpt2():
-    return jaxformer.flax.FlaxGPT2LMHeadModel({**TINY["gpt2"], "model_type": "gpt2"})
+    return small("FlaxGPT2LMHeadModel", "gpt2")
 
 
 @pytest.fixture(scope="module")
 def bart():
-    return jaxformer.flax.FlaxBartForConditionalGeneration({**TINY["bart"], "model_type": "bart"})
+    return small("FlaxBartForConditionalGeneration", "bart")
 
 
 @pytest.fixture(scope="module")
 def whisper():
-    values = {**TINY["whisper"], "model_type": "whisper"}
-    return jaxformer.flax.FlaxWhisperForConditionalGeneration(values)
+    return small("FlaxWhisperForConditionalGeneration", "whisper")
 
 
 # Names ------------------------------------------------------------------------------------------
@@ -189,7 +200,7 @@ def test_gradients_with_checkpointing_are_the_same():
 @pytest.mark.parametrize("kind", ["bart", "marian", "pegasus"])
 def test_without_its_inputs_a_decoder_reads_those_of_the_encoder(kind):
     name = "FlaxMarianMTModel" if kind == "marian" else f"Flax{kind.title()}Model"
-    model = getattr(jaxformer.flax, name)({**TINY[kind], "model_type": kind})
+    model = small(name, kind)
     pad, start = model.config.pad_token_id, model.config.decoder_start_token_id
     shifted = jaxformer.flax.shift_tokens_right(jnp.asarray(IDS), pad, start)
     np.testing.assert_array_equal(model(IDS)[0], model(IDS, decoder_input_ids=shifted)[0])
@@ -227,7 +238,7 @@ def test_a_jitted_call_compiles_to_what_the_model_does(kind, request, tmp_path):
 
 @pytest.mark.slow
 def test_features_of_a_dual_encoder_are_its_embeddings():
-    model = jaxformer.flax.FlaxCLIPModel({**TINY["clip"], "model_type": "clip"})
+    model = small("FlaxCLIPModel", "clip")
     size = model.program.checkpoint.config.image
     pixels = np.ones((3, size.channels, *size.image_size), np.float32)
     output = model(IDS, pixels)
@@ -495,7 +506,7 @@ def test_a_composite_of_two_checkpoints(bert, gpt2, tmp_path):
 @pytest.mark.slow
 def test_barts_decoder_keeps_its_tree_in_a_composite(bert):
     encoder = jaxformer.flax.FlaxBertModel(bert.config)
-    decoder = jaxformer.flax.FlaxBartForCausalLM({**TINY["bart"], "model_type": "bart"})
+    decoder = small("FlaxBartForCausalLM", "bart")
     model = jaxformer.flax.FlaxEncoderDecoderModel.from_encoder_decoder_pretrained(
         encoder_model=encoder, decoder_model=decoder
     )
@@ -510,7 +521,7 @@ def test_barts_decoder_keeps_its_tree_in_a_composite(bert):
 
 @pytest.mark.more
 def test_a_dual_encoder_of_two_checkpoints(bert, tmp_path):
-    vit = jaxformer.flax.FlaxViTModel({**TINY["vit"], "model_type": "vit"})
+    vit = small("FlaxViTModel", "vit")
     made = jaxformer.flax.FlaxVisionTextDualEncoderModel
     model = made.from_vision_text_pretrained(vision_model=vit, text_model=bert, projection_dim=16)
     assert model.params["visual_projection"]["kernel"].shape[1] == 16
@@ -528,9 +539,7 @@ def test_outputs_have_the_fields_of_transformers():
 @pytest.mark.more
 def test_electra_reads_the_second_segment_where_none_is_given():
     """As its old class did; PyTorch's reads the first."""
-    sizes = {"vocab_size": 40, "hidden_size": 16, "embedding_size": 8, "num_hidden_layers": 1}
-    sizes |= {"num_attention_heads": 2, "intermediate_size": 24}
-    model = jaxformer.flax.FlaxElectraModel({**sizes, "model_type": "electra"})
+    model = jaxformer.flax.FlaxElectraModel(SMALL | {"embedding_size": 8, "model_type": "electra"})
     ids = np.arange(6).reshape(2, 3)
     found = model(ids).last_hidden_state
     given = model(ids, token_type_ids=np.ones_like(ids)).last_hidden_state
@@ -540,19 +549,16 @@ def test_electra_reads_the_second_segment_where_none_is_given():
 
 @pytest.mark.more
 def test_the_text_tower_of_clip_has_a_pooled_output():
-    sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "eos_token_id": 39}
-    sizes |= {"num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 9}
-    output = jaxformer.flax.FlaxCLIPTextModel(sizes)(np.array([[1, 5, 39]]))
+    values = SMALL | {"eos_token_id": 39, "max_position_embeddings": 9}
+    output = jaxformer.flax.FlaxCLIPTextModel(values)(np.array([[1, 5, 39]]))
     assert list(output) == ["last_hidden_state", "pooler_output"]
     np.testing.assert_array_equal(output.pooler_output, output.last_hidden_state[:, 2])
 
 
 @pytest.mark.parametrize("name", ["num_labls", "sed"])
 def test_an_option_that_nothing_reads_is_refused(name, tmp_path):
-    sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1}
-    sizes |= {"num_attention_heads": 2, "intermediate_size": 24}
     own = jaxformer.flax.FlaxBertForSequenceClassification
-    own(sizes).save_pretrained(tmp_path)
+    own(SMALL).save_pretrained(tmp_path)
     fine = own.from_pretrained(tmp_path, hidden_dropout_prob=0.3, num_labels=2, from_pt=True)
     assert fine.config.hidden_dropout_prob == 0.3
     with pytest.raises(ArgumentError, match=name):
@@ -562,9 +568,7 @@ def test_an_option_that_nothing_reads_is_refused(name, tmp_path):
 @pytest.mark.more
 def test_the_last_state_of_roberta_prelayernorm_is_that_of_its_last_layer():
     """As its old class gave it; today's transformers normalises it."""
-    sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2}
-    sizes |= {"num_attention_heads": 2, "intermediate_size": 24}
-    model = jaxformer.flax.FlaxRobertaPreLayerNormModel(sizes)
+    model = jaxformer.flax.FlaxRobertaPreLayerNormModel(SMALL | {"num_hidden_layers": 2})
     found = model(np.array([[4, 5, 6]]), output_hidden_states=True)
     last, output = np.asarray(found.hidden_states[-1]), np.asarray(found.last_hidden_state)
     centred = last - last.mean(axis=-1, keepdims=True)

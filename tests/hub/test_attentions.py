@@ -14,8 +14,8 @@ from jaxformer.zoo import FORMATS
 pytestmark = pytest.mark.torch
 
 CLASSES = {
-    f"{format.model_type}-{architecture.name}": (format.model_type, architecture.name)
-    for format in FORMATS.values()
+    f"{kind}-{architecture.name}": (kind, architecture.name)
+    for kind, format in FORMATS.items()
     for architecture in format.architectures
     # transformers returns none: the layers that it replaces at the first call are not observed.
     if architecture.name != "BigBirdForCausalLM"

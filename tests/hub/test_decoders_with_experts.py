@@ -6,7 +6,8 @@ import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from saved_folders import assert_same_parameters, change_settings
+from saved_folders import assert_same_parameters, change_settings, save_tiny
+from variants import models
 
 import jaxformer
 from jaxformer.errors import ConfigError
@@ -14,9 +15,7 @@ from jaxformer.functional.losses.terms import collect_terms, with_products
 from jaxformer.hub.weights.weight_file import tensors_of
 from jaxformer.parity.compare import differences
 from jaxformer.parity.examples import example_inputs
-from jaxformer.parity.reference import Reference, save_random
 from jaxformer.pretrained.auto import load
-from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch
 
@@ -25,10 +24,8 @@ TOLERANCE = 2e-5
 
 
 def both(kind, folder):
-    name = FORMATS[kind].architectures[0].name
-    save_random(kind, name, folder)
-    change_settings(folder, router_aux_loss_coef=0.5)
-    return load(folder), Reference(folder, name)
+    change_settings(save_tiny(kind, folder), router_aux_loss_coef=0.5)
+    return models(folder)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -85,10 +82,9 @@ def test_generated_tokens(kind, tmp_path):
 @pytest.mark.quick("mixtral", "deepseek_v3")
 @pytest.mark.parametrize("kind", [*KINDS, "deepseek_v3"])
 def test_files_with_all_experts_in_one_tensor(kind, tmp_path):
-    name = FORMATS[kind].architectures[0].name
     apart, together, again = (tmp_path / each for each in ("apart", "together", "again"))
-    save_random(kind, name, apart)
-    Reference(apart, name).model.save_pretrained(together, save_original_format=False)
+    _, theirs = models(save_tiny(kind, apart))
+    theirs.model.save_pretrained(together, save_original_format=False)
     tensors = load_file(together / "model.safetensors")
     assert any(each.endswith("experts.gate_up_proj") for each in tensors)
     expected, found = load(apart), load(together)
@@ -100,8 +96,7 @@ def test_files_with_all_experts_in_one_tensor(kind, tmp_path):
 
 
 def test_what_files_may_say_and_is_not_supported(tmp_path):
-    folder = tmp_path / "model"
-    save_random("qwen3_moe", "Qwen3MoeForCausalLM", folder)
+    folder = save_tiny("qwen3_moe", tmp_path / "model")
     kept = (folder / "config.json").read_text()
     for changes, message in (
         ({"mlp_only_layers": [1]}, r"mlp_only_layers = \[1\] and decoder_sparse_step = 1 make"),
@@ -117,9 +112,8 @@ def test_what_files_may_say_and_is_not_supported(tmp_path):
 
 @pytest.mark.parametrize("kind", ["qwen2_moe", "qwen3_moe"])
 def test_the_first_layers_may_be_dense(kind, tmp_path):
-    name = FORMATS[kind].architectures[0].name
-    save_random(kind, name, tmp_path / "model", num_hidden_layers=3, mlp_only_layers=[0])
-    ours, theirs = load(tmp_path / "model"), Reference(tmp_path / "model", name)
+    changes = {"num_hidden_layers": 3, "mlp_only_layers": [0]}
+    ours, theirs = models(save_tiny(kind, tmp_path / "model", **changes))
     assert ours.config.feed_forward.dense_layers == 1
     inputs = example_inputs(ours.checkpoint, "left")
     expected = {"logits": theirs.forward(inputs).logits.detach().numpy()}
@@ -132,6 +126,6 @@ def test_the_first_layers_may_be_dense(kind, tmp_path):
 
 
 def test_noise_of_routers_is_left_out_with_a_warning(tmp_path):
-    save_random("mixtral", "MixtralForCausalLM", tmp_path, router_jitter_noise=0.1)
+    save_tiny("mixtral", tmp_path, router_jitter_noise=0.1)
     with pytest.warns(UserWarning, match="router_jitter_noise = 0.1"):
         load(tmp_path)
