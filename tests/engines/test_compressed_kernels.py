@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from engine_exports import exported, receipt_of
 from tiny_models import random_model, tiny
 
 from jaxformer.engines.compressed_tensors import is_kernel, packed
-from jaxformer.engines.export import engines_for, export_model, verify_export
-from jaxformer.engines.tiny import save_plain
+from jaxformer.engines.export import export_model
 from jaxformer.errors import ConfigError
 from jaxformer.pretrained.auto import load
 
@@ -43,17 +43,12 @@ def test_kernels_of_layers_alone():
 
 def test_inputs_that_groups_do_not_divide(tmp_path):
     model = random_model(tiny(vocab_size=64, model_dim=48, num_heads=4, mlp_dim=64))
+    options = {"format": "compressed-tensors", "source": "here"}
     with pytest.raises(ConfigError, match="48 inputs: must be a multiple of 32"):
-        written(model, tmp_path, "int4")
+        export_model(model, tmp_path / "out", quantise="int4", **options)
     with pytest.raises(ConfigError, match="int8 or int4"):
-        written(model, tmp_path, None)
+        export_model(model, tmp_path / "out", quantise=None, **options)
     assert not (tmp_path / "out").exists()
-
-
-def written(model, tmp_path, quantise, source="here"):
-    out = tmp_path / "out"
-    export_model(model, out, format="compressed-tensors", source=source, quantise=quantise)
-    return out
 
 
 @pytest.mark.torch
@@ -61,10 +56,8 @@ def written(model, tmp_path, quantise, source="here"):
 @pytest.mark.quick("int4")
 def test_transformers_reads_packed_kernels(quantise, tmp_path):
     pytest.importorskip("compressed_tensors")
-    save_plain("llama", tmp_path / "hf")
-    model = load(tmp_path / "hf", dtype=None)
-    out = written(model, tmp_path, quantise, str(tmp_path / "hf"))
-    (receipt,) = verify_export(out, engines_for(out, ["transformers"]))
+    _, out = exported("llama", tmp_path, "compressed-tensors", quantise)
+    receipt = receipt_of(out, "transformers")
     assert 0 < receipt.max_difference < (0.05 if quantise == "int8" else 0.5) * receipt.largest
     assert receipt.equal_tokens_of_text
     with pytest.raises(ConfigError, match="quantised"):

@@ -4,6 +4,7 @@ import json
 import sys
 
 import pytest
+from engine_exports import exported, receipt_of
 from saved_folders import save_tiny
 from tiny_models import random_model, random_parameters
 
@@ -194,10 +195,7 @@ def test_conversations_give_the_rows_of_a_perplexity(tmp_path, monkeypatch):
 @pytest.mark.quick("ctranslate2-t5", "ctranslate2-bert")
 def test_systems_in_engines(name, kind, tmp_path):
     pytest.importorskip(ENGINE_FORMATS[name].engines[0].module)
-    save_plain(kind, tmp_path / "hf")
-    model, out = load(tmp_path / "hf", dtype=None), tmp_path / "out"
-    export.export_model(model, out, format=name, source=str(tmp_path / "hf"))
-    (receipt,) = export.verify_export(out, export.engines_for(out, [name]))
+    receipt = receipt_of(exported(kind, tmp_path, name)[1], name)
     assert not receipt.problems
     assert receipt.max_difference <= 1e-4 * max(1, receipt.largest)
 

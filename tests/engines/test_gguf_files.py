@@ -4,16 +4,15 @@ import json
 
 import numpy as np
 import pytest
+from engine_exports import exported, receipt_of
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from jaxformer.engines.export import engines_for, export_model, verify_export
 from jaxformer.engines.gguf import architectures
 from jaxformer.engines.gguf.architectures import ARCHITECTURES, interleaved, llama3_factors, rope_of
 from jaxformer.engines.gguf.vocabulary import write_vocabulary
 from jaxformer.engines.gguf.writer import FILE, check_written, tensor_type
-from jaxformer.engines.tiny import PLAIN, save_plain
+from jaxformer.engines.tiny import PLAIN
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.pretrained.auto import load
 
 ROPE = {"rope_theta": 100.0}
 LLAMA3 = ROPE | {
@@ -58,15 +57,6 @@ REFUSED = {
     "qk_layernorm": ("stablelm", {"qk_layernorm": True}),
     "scale_attn_by_inverse_layer_idx": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}),
 }
-
-
-def exported(tmp_path, kind, quantise=None, dtype=None, **changes):
-    """The model, its export, and the receipt of llama.cpp if that is installed."""
-    save_plain(kind, tmp_path / "hf", **changes)
-    model, out = load(tmp_path / "hf", dtype=None), tmp_path / "out"
-    source = str(tmp_path / "hf")
-    export_model(model, out, format="gguf", source=source, quantise=quantise, dtype=dtype)
-    return model, out
 
 
 # What needs no package -------------------------------------------------------------------------
@@ -193,7 +183,7 @@ def test_rows_that_blocks_do_not_divide(tmp_path):
 @pytest.mark.torch
 def test_a_damaged_file_is_found(tmp_path):
     pytest.importorskip("gguf")
-    model, out = exported(tmp_path, "gpt2")
+    model, out = exported("gpt2", tmp_path, "gguf")
     values = json.loads((tmp_path / "hf" / "config.json").read_text())
     check_written(out / FILE, model, ARCHITECTURES["gpt2"], values)
     data = bytearray((out / FILE).read_bytes())
@@ -210,25 +200,26 @@ def test_what_llama_cpp_lacks_is_refused(field, tmp_path):
     pytest.importorskip("gguf")
     kind, changes = REFUSED[field]
     with pytest.raises(ConfigError, match=field):
-        exported(tmp_path, kind, **changes)
+        exported(kind, tmp_path, "gguf", **changes)
     assert not (tmp_path / "out").exists()
 
 
 # In llama.cpp ----------------------------------------------------------------------------------
 
 
-def receipt_of(out):
+def in_llama_cpp(kind, tmp_path, **options):
+    """The receipt of a small model."""
+    pytest.importorskip("gguf")
+    out = exported(kind, tmp_path, "gguf", **options)[1]
     pytest.importorskip("llama_cpp")
-    (receipt,) = verify_export(out, engines_for(out, ["llama.cpp"]))
-    return receipt
+    return receipt_of(out, "llama.cpp")
 
 
 @pytest.mark.torch
 @pytest.mark.quick("llama", "bert", "t5")
 @pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_llama_cpp_computes_the_same(kind, tmp_path):
-    pytest.importorskip("gguf")
-    receipt = receipt_of(exported(tmp_path, kind)[1])
+    receipt = in_llama_cpp(kind, tmp_path)
     assert not receipt.problems
     assert receipt.max_difference <= 1e-3 * max(1, receipt.largest)
     assert receipt.equal_greedy_tokens == receipt.greedy_tokens
@@ -241,15 +232,13 @@ def test_llama_cpp_computes_the_same(kind, tmp_path):
 @pytest.mark.quick("llama3", "longrope")
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variants_in_llama_cpp(name, tmp_path):
-    pytest.importorskip("gguf")
     kind, changes = VARIANTS[name]
-    assert not receipt_of(exported(tmp_path, kind, **changes)[1]).problems
+    assert not in_llama_cpp(kind, tmp_path, **changes).problems
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("how", [{"dtype": "float16"}, {"dtype": "bfloat16"}, {"quantise": "q8_0"}])
 def test_smaller_types_are_near(how, tmp_path):
-    pytest.importorskip("gguf")
-    receipt = receipt_of(exported(tmp_path, "llama", **how)[1])
+    receipt = in_llama_cpp("llama", tmp_path, **how)
     assert 0 < receipt.max_difference < 0.05 * receipt.largest
     assert receipt.limit == 0

@@ -4,14 +4,14 @@ import json
 
 import numpy as np
 import pytest
+from engine_exports import exported, receipt_of
 from saved_folders import save_tiny
 from tiny_models import random_model, tiny
 
 from jaxformer.cli import main as cli
-from jaxformer.engines.export import engines_for, export_model, verify_export
+from jaxformer.engines.export import export_model
 from jaxformer.engines.onnx import DECODER, ENCODER, FILE, WITH_PAST
 from jaxformer.engines.text_models import check_text_model, keeps_cache, text_inputs
-from jaxformer.engines.tiny import save_plain
 from jaxformer.errors import ConfigError
 from jaxformer.functional import ALiBi
 from jaxformer.pretrained.auto import load
@@ -45,17 +45,11 @@ def test_a_head_with_two_outputs_is_refused(name, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def exported(kind, tmp_path):
-    pytest.importorskip("onnxscript")
-    save_plain(kind, tmp_path / "hf")
-    model, out = load(tmp_path / "hf"), tmp_path / "out"
-    export_model(model, out, format="onnx", source=str(tmp_path / "hf"))
-    return model, out
-
-
 @pytest.mark.torch
 def test_rows_of_any_number_and_length_and_a_cache(tmp_path):
-    model, out = exported("llama", tmp_path)
+    pytest.importorskip("onnxscript")
+    _, out = exported("llama", tmp_path, "onnx")
+    model = load(tmp_path / "hf")
     runtime = pytest.importorskip("onnxruntime")
     session = runtime.InferenceSession(out / FILE, providers=["CPUExecutionProvider"])
     pasts = [each.name for each in session.get_inputs() if each.name.startswith("past_key_values")]
@@ -89,7 +83,9 @@ def test_rows_of_any_number_and_length_and_a_cache(tmp_path):
     "kind", ["t5", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("bart", "whisper"))]
 )
 def test_sources_of_unequal_length_and_their_answers(kind, tmp_path):
-    model, out = exported(kind, tmp_path)
+    pytest.importorskip("onnxscript")
+    _, out = exported(kind, tmp_path, "onnx")
+    model = load(tmp_path / "hf")
     runtime = pytest.importorskip("onnxruntime")
 
     def run(name, arrays):
@@ -129,7 +125,7 @@ def test_sources_of_unequal_length_and_their_answers(kind, tmp_path):
 @pytest.mark.slow
 def test_systems_in_onnx_runtime(kind, tmp_path):
     pytest.importorskip("onnxruntime")
-    _, out = exported(kind, tmp_path)
-    (receipt,) = verify_export(out, engines_for(out, ["onnxruntime"]))
+    pytest.importorskip("onnxscript")
+    receipt = receipt_of(exported(kind, tmp_path, "onnx")[1], "onnxruntime")
     assert not receipt.problems
     assert receipt.equal_greedy_tokens == receipt.greedy_tokens

@@ -7,20 +7,20 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from engine_exports import exported as export_of
+from engine_exports import receipt_of
 from tiny_models import random_model, tiny, tiny_encoder, tiny_encoder_decoder, tiny_vision
 
 from jaxformer.engines.base import Prompt
-from jaxformer.engines.export import engines_for, export_model, verify_export
+from jaxformer.engines.export import export_model
 from jaxformer.engines.reference import ReferenceModel
 from jaxformer.engines.stablehlo import runner
 from jaxformer.engines.stablehlo.format import JAXEngine
 from jaxformer.engines.stablehlo.iree import IREEEngine
 from jaxformer.engines.stablehlo.programs import capacity, programs_of
 from jaxformer.engines.text_models import keeps_cache
-from jaxformer.engines.tiny import save_plain
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional import T5Bias
-from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.outputs import forward
 
 
@@ -151,9 +151,6 @@ def test_iree_compiles_the_same_programs(exported):
 @pytest.mark.quick("bart")
 @pytest.mark.parametrize("kind", ["gpt2", "gemma2", "bert", "t5", "bart", "whisper"])
 def test_systems_in_jax_alone(kind, tmp_path):
-    save_plain(kind, tmp_path / "hf")
-    model, out = load(tmp_path / "hf", dtype=None), tmp_path / "out"
-    export_model(model, out, format="stablehlo", source=str(tmp_path / "hf"))
-    (receipt,) = verify_export(out, engines_for(out, ["jax"]))
+    receipt = receipt_of(export_of(kind, tmp_path, "stablehlo")[1], "jax")
     assert not receipt.problems
     assert receipt.max_difference <= 2e-5 * max(1, receipt.largest)
