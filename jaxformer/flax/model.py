@@ -283,7 +283,7 @@ def _base(kind: str, names: tuple[str, ...]) -> type[FlaxPreTrainedModel]:
 
 
 BASES = {kind: _base(kind, own) for kind, own in FLAX_CLASSES.items() if "encoder" not in kind}
-"""`model_type` -> the base of its classes; those of two parts have none of their own."""
+"""`model_type` -> the base of its classes; those of two parts have none."""
 _MADE = [_made(kind, own) for kind, names in FLAX_CLASSES.items() for own in names]
 CLASSES: Mapping[str, type[FlaxPreTrainedModel]] = {x.__name__: x for x in _MADE if x is not None}
 """The classes by name."""

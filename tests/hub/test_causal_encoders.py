@@ -14,7 +14,6 @@ from jaxformer.hub.checkpoint import read_checkpoint
 from jaxformer.hub.describe import describe
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.models import DecoderConfig, LanguageModel
-from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained.writing import save
 from jaxformer.training.transfer.fields import model_for
 from jaxformer.zoo import FORMATS
@@ -32,10 +31,7 @@ def read(**values):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.slow
 def test_gradients_are_those_of_transformers(kind, tmp_path):
-    def padded(checkpoint):
-        return example_inputs(checkpoint, "left")
-
-    check_variant(tmp_path, kind, {}, KINDS[kind], padded)
+    check_variant(tmp_path, kind, {}, KINDS[kind], padding="left")
 
 
 @pytest.mark.torch

@@ -28,8 +28,8 @@ VARIANTS = {
         {"position_biased_input": False, "embedding_size": 20},
     ),
     "the newer head": ("deberta", {"legacy": False}),
-    "projections of their own": ("deberta-v2", PLAIN),
-    "one projection of its own": ("deberta-v2", PLAIN | {"pos_att_type": ["p2c"]}),
+    "separate projections": ("deberta-v2", PLAIN),
+    "one separate projection": ("deberta-v2", PLAIN | {"pos_att_type": ["p2c"]}),
     "no buckets": ("deberta-v2", PLAIN | {"position_buckets": -1, "norm_rel_ebd": "none"}),
     "no terms": ("deberta-v2", PLAIN | {"pos_att_type": [], "norm_rel_ebd": "none"}),
     "a wide convolution, the newer head": (
@@ -54,7 +54,7 @@ def test_variants(model_type, changes, tmp_path):
 
 
 def test_rows_longer_than_all_positions(tmp_path):
-    """Without positions in the embeddings, the configured length is no limit."""
+    """Without positions in the embeddings, the configured length limits nothing."""
     changes = {"position_biased_input": False, "max_position_embeddings": 12}
     ours, theirs = models(save_tiny("deberta-v2", tmp_path, "Model", **changes))
     check_outputs(ours, theirs, example_inputs(ours.checkpoint, "left", length=45))

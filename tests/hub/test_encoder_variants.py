@@ -18,7 +18,7 @@ VARIANTS = {
     "electra as wide as its embeddings": ("electra", {"embedding_size": 48}),
     "albert with one layer": ("albert", {"num_hidden_groups": 1, "hidden_act": "gelu"}),
     "albert with groups of two layers": ("albert", {"inner_group_num": 2}),
-    "albert with a layer of its own at each depth": (
+    "albert with another layer at each depth": (
         "albert",
         {"num_hidden_layers": 2, "num_hidden_groups": 2, "inner_group_num": 3},
     ),
@@ -99,11 +99,8 @@ def test_variants(model_type, changes, tmp_path):
 @pytest.mark.more
 @pytest.mark.quick("eurobert-late")
 def test_poolings_of_a_classifier(model_type, pooling, tmp_path):
-    def padded(checkpoint):
-        return example_inputs(checkpoint, "right")
-
     changes = {"classifier_pooling": pooling}
-    check_variant(tmp_path, model_type, changes, "SequenceClassification", padded)
+    check_variant(tmp_path, model_type, changes, "SequenceClassification", padding="right")
 
 
 @pytest.mark.parametrize("model_type", ["roberta", "mpnet"])

@@ -24,7 +24,7 @@ from jaxformer.zoo import FORMATS
 pytestmark = pytest.mark.torch
 
 VARIANTS = {
-    "gpt2 with unscaled logits, another activation and a table of its own for the output": (
+    "gpt2 with unscaled logits, another activation and a separate table for the output": (
         "gpt2",
         {
             "scale_attn_weights": False,

@@ -1,4 +1,4 @@
-"""Encoders whose logits have a table of their own, and the bias twice in their files."""
+"""Encoders whose logits have a separate table, and the bias twice in their files."""
 
 import json
 import logging

@@ -1,5 +1,7 @@
 """Variants of a system that cannot be in one configuration, compared with transformers."""
 
+from functools import partial
+
 import jax
 import numpy as np
 from saved_folders import save_tiny
@@ -14,7 +16,7 @@ from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.outputs import forward, gradients
 
 
-def check_variant(folder, model_type, changes, kind="", inputs=None):
+def check_variant(folder, model_type, changes, kind="", inputs=None, padding=None):
     """Asserts that a variant of a system is what transformers computes, and is written as it was.
 
     Args:
@@ -23,13 +25,14 @@ def check_variant(folder, model_type, changes, kind="", inputs=None):
         changes: Fields of its tiny configuration that differ.
         kind: How the name of the class ends; the most usual one without it.
         inputs: What it is asked, from a description; made up without it.
+        padding: Where the padding of what is made up lies.
 
     Returns:
         Our model.
     """
     ours, theirs = models(save_tiny(model_type, folder, kind, **changes))
-    padding = "none" if kind else "left"  # Answers to questions have no loss with the latter.
-    asked = inputs(ours.checkpoint) if inputs else example_inputs(ours.checkpoint, padding)
+    usual = "none" if kind else "left"  # Answers to questions have no loss with the latter.
+    asked = (inputs or partial(example_inputs, padding=padding or usual))(ours.checkpoint)
     check_outputs(ours, theirs, asked)
     check_gradients(ours, theirs, asked)
     check_tensors(ours)
