@@ -6,10 +6,10 @@ from jaxformer.functional.positions.schemes import ALiBi
 from jaxformer.hub.fields import ConfigMap, Expect, NormEps, Switch, numbers
 from jaxformer.hub.model_format import CountedByMask, ModelFormat
 from jaxformer.hub.weights.layouts import PerKeyHead
-from jaxformer.hub.weights.weight_map import WeightMap, block
+from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.nn import PreNorm, StreamNorm, TokenEmbeddings
 from jaxformer.zoo.common.basics import fused_attention
-from jaxformer.zoo.common.decoders import HEADS, classes
+from jaxformer.zoo.common.decoders import classes, decoder_names
 from jaxformer.zoo.common.gpt_like import TIED, gpt
 
 # Feed-forward layers are always four times as wide as the model.
@@ -47,12 +47,10 @@ QUERY_KEY_VALUE = fused_attention("transformer.h.{}.self_attention.query_key_val
 
 def names(parts: dict[str, str]) -> dict[str, str]:
     """Returns the names of the modules of a model with these names in its blocks."""
+    embedding = "transformer.word_embeddings"
     return {
-        "embedding": "transformer.word_embeddings",
-        "transformer.inputs.embedding_norm": "transformer.word_embeddings_layernorm",
-        **block("transformer", "transformer.h.{}", parts),
-        "transformer.final_norm": "transformer.ln_f",
-        **HEADS,
+        **decoder_names(embedding, "transformer.h.{}", parts, "transformer.ln_f"),
+        "transformer.inputs.embedding_norm": f"{embedding}_layernorm",
     }
 
 

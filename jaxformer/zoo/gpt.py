@@ -13,7 +13,7 @@ from jaxformer.models import DecoderConfig
 from jaxformer.nn import PostNorm
 from jaxformer.zoo.common.basics import fused_attention
 from jaxformer.zoo.common.cross_attention import KEPT_CROSS_ATTENTION, keeps_cross_attention
-from jaxformer.zoo.common.decoders import HEADS, classes
+from jaxformer.zoo.common.decoders import classes, decoder_names
 from jaxformer.zoo.common.gpt_like import (
     BLOCK,
     DEFAULTS,
@@ -82,13 +82,10 @@ def _weight_map(embedding: str, positions: str) -> WeightMap:
     """The names of the tensors; kernels in the blocks are stored as [inputs, outputs]."""
     output = {"sublayers.0.attention.output": "attn.c_proj"}
     return WeightMap(
-        {
-            "embedding": f"transformer.{embedding}",
-            "transformer.inputs.position_table": f"transformer.{positions}.weight",
-            **block("transformer", "transformer.h.{}", BLOCK | output),
-            "transformer.final_norm": "transformer.ln_f",
-            **HEADS,
-        },
+        decoder_names(
+            f"transformer.{embedding}", "transformer.h.{}", BLOCK | output, "transformer.ln_f"
+        )
+        | {"transformer.inputs.position_table": f"transformer.{positions}.weight"},
         fused=(fused_attention("transformer.h.{}.attn.c_attn", Concatenated(InOut())),),
         layouts={"transformer.stack.*.kernel": InOut()},
     )

@@ -15,11 +15,11 @@ from jaxformer.hub.fields import (
 )
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
-from jaxformer.hub.weights.weight_map import WeightMap, block
+from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import DotProductAttention
 from jaxformer.zoo.common.basics import projections
-from jaxformer.zoo.common.decoders import HEADS, classes
+from jaxformer.zoo.common.decoders import classes, decoder_names
 from jaxformer.zoo.common.gpt_like import BLOCK, HARMLESS, TIED, gpt, inner_width
 
 
@@ -74,15 +74,11 @@ _FIELDS = (
     Activation(theirs="activation_function", default="gelu_new"),
     NormEps(theirs="layer_norm_epsilon"),
 )
-_WEIGHT_MAP = WeightMap(
-    {
-        "embedding": "transformer.wte",
-        "transformer.inputs.position_table": "transformer.wpe.weight",
-        **block("transformer", "transformer.h.{}", BLOCK | projections("attn.attention")),
-        "transformer.final_norm": "transformer.ln_f",
-        **HEADS,
-    }
-)
+_BLOCK = BLOCK | projections("attn.attention")
+_NAMES = {
+    **decoder_names("transformer.wte", "transformer.h.{}", _BLOCK, "transformer.ln_f"),
+    "transformer.inputs.position_table": "transformer.wpe.weight",
+}
 
 FORMATS = (
     ModelFormat(
@@ -90,7 +86,7 @@ FORMATS = (
         config_map=ConfigMap(
             partial(gpt, self_attention=DotProductAttention(output_bias=True, scale=1.0)), _FIELDS
         ),
-        weight_map=lambda _: _WEIGHT_MAP,
+        weight_map=lambda _: WeightMap(_NAMES),
         architectures=classes("GPTNeo"),
         prefix="transformer.",
         buffers=("*.attn.attention.bias", "*.attn.attention.masked_bias"),

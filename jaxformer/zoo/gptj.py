@@ -7,10 +7,10 @@ from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.fields import Computed, Expect
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
-from jaxformer.hub.weights.weight_map import WeightMap, block
+from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.nn import DotProductAttention, Parallel, VocabularyLogits
 from jaxformer.zoo.common.basics import projections
-from jaxformer.zoo.common.decoders import HEADS, DecoderMap, classes
+from jaxformer.zoo.common.decoders import DecoderMap, classes, decoder_names
 from jaxformer.zoo.common.gpt_like import DEFAULTS, FEED_FORWARD, FIELDS, FILES, HARMLESS, gpt
 from jaxformer.zoo.system import System
 
@@ -66,12 +66,7 @@ _BLOCK = {
     "sublayers.1.up": "mlp.fc_in",
     "sublayers.1.down": "mlp.fc_out",
 }
-_NAMES = {
-    "embedding": "transformer.wte",
-    **block("transformer", "transformer.h.{}", _BLOCK),
-    "transformer.final_norm": "transformer.ln_f",
-    **HEADS,
-}
+_NAMES = decoder_names("transformer.wte", "transformer.h.{}", _BLOCK, "transformer.ln_f")
 
 FORMATS = (
     ModelFormat(

@@ -9,11 +9,11 @@ from jaxformer.hub.fields import Computed, ConfigMap, Expect, NormEps, numbers
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.weights.layouts import Concatenated
-from jaxformer.hub.weights.weight_map import WeightMap, block
+from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import MLP, DotProductAttention
 from jaxformer.zoo.common.basics import fused_attention
-from jaxformer.zoo.common.decoders import HEADS, classes
+from jaxformer.zoo.common.decoders import classes, decoder_names
 from jaxformer.zoo.common.gpt_like import TIED, gpt
 
 
@@ -89,12 +89,7 @@ _BLOCK = {
     "sublayers.1.down": "ffn.down_proj",
 }
 _WEIGHT_MAP = WeightMap(
-    {
-        "embedding": "transformer.wte",
-        **block("transformer", "transformer.blocks.{}", _BLOCK),
-        "transformer.final_norm": "transformer.norm_f",
-        **HEADS,
-    },
+    decoder_names("transformer.wte", "transformer.blocks.{}", _BLOCK, "transformer.norm_f"),
     fused=(fused_attention("transformer.blocks.{}.attn.Wqkv", Concatenated()),),
 )
 

@@ -18,10 +18,10 @@ from jaxformer.hub.fields import (
 from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import CountedByMask, ModelFormat
-from jaxformer.hub.weights.weight_map import WeightMap, block
+from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.nn import PostNorm, PreNorm, TokenEmbeddings
 from jaxformer.zoo.common.bart_like import block_names
-from jaxformer.zoo.common.decoders import HEADS, classes
+from jaxformer.zoo.common.decoders import classes, decoder_names
 from jaxformer.zoo.common.gpt_like import TIED, gpt
 
 
@@ -69,23 +69,23 @@ _FIELDS = (
     Activation(theirs="activation_function", default="relu"),
     PaddingId(default=None),
 )
-_WEIGHT_MAP = WeightMap(
-    {
-        "embedding": "model.decoder.embed_tokens",
-        "transformer.inputs.position_table": "model.decoder.embed_positions.weight",
-        "transformer.inputs.projection": "model.decoder.project_in",
-        **block("transformer", "model.decoder.layers.{}", block_names(("self_attn",))),
-        "transformer.final_norm": "model.decoder.final_layer_norm",
-        "transformer.projection": "model.decoder.project_out",
-        **HEADS,
-    }
-)
+_NAMES = {
+    **decoder_names(
+        "model.decoder.embed_tokens",
+        "model.decoder.layers.{}",
+        block_names(("self_attn",)),
+        "model.decoder.final_layer_norm",
+    ),
+    "transformer.inputs.position_table": "model.decoder.embed_positions.weight",
+    "transformer.inputs.projection": "model.decoder.project_in",
+    "transformer.projection": "model.decoder.project_out",
+}
 
 FORMATS = (
     ModelFormat(
         model_type="opt",
         config_map=ConfigMap(partial(gpt, embeddings=TokenEmbeddings(dropout=0.0)), _FIELDS),
-        weight_map=lambda _: _WEIGHT_MAP,
+        weight_map=lambda _: WeightMap(_NAMES),
         architectures=classes("OPT", without=("ForTokenClassification",)),
         prefix="model.",
         flax=FlaxFormat(ignored={"enable_bias": True}),

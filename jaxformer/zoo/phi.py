@@ -5,22 +5,15 @@ from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import RoPE
-from jaxformer.hub.fields import (
-    Activation,
-    Computed,
-    NormEps,
-    Number,
-    PaddingId,
-    numbers,
-)
+from jaxformer.hub.fields import Activation, Computed, NormEps, Number, PaddingId, numbers
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
-from jaxformer.hub.weights.weight_map import WeightMap, block
+from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import Parallel, VocabularyLogits
 from jaxformer.zoo.common.basics import NUMBERS, projections
-from jaxformer.zoo.common.decoders import HEADS, DecoderMap, classes
+from jaxformer.zoo.common.decoders import DecoderMap, classes, decoder_names
 from jaxformer.zoo.common.gpt_like import TIED, gpt
 from jaxformer.zoo.system import System
 
@@ -92,10 +85,7 @@ _BLOCK = {
     "sublayers.1.down": "mlp.fc2",
 }
 _NAMES = {
-    "embedding": "model.embed_tokens",
-    **block("transformer", "model.layers.{}", _BLOCK),
-    "transformer.final_norm": "model.final_layernorm",
-    **HEADS,
+    **decoder_names("model.embed_tokens", "model.layers.{}", _BLOCK, "model.final_layernorm"),
     "heads.tags.output": "score",
 }
 

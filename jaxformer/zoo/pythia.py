@@ -5,12 +5,12 @@ from jaxformer.hub.fields import Activation, Flag, NormEps, Switch, numbers
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.layouts import PerKeyHead
-from jaxformer.hub.weights.weight_map import WeightMap, block
+from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import MLP, Parallel, PreNorm
 from jaxformer.zoo.bloom import BLOCK
 from jaxformer.zoo.common.basics import fused_attention
-from jaxformer.zoo.common.decoders import HEADS, DecoderMap, classes
+from jaxformer.zoo.common.decoders import DecoderMap, classes, decoder_names
 from jaxformer.zoo.common.gpt_like import NEOX_NUMBERS, TIED, gpt
 from jaxformer.zoo.system import System
 
@@ -69,10 +69,9 @@ _FIELDS = (
 _BLOCK = BLOCK | {"sublayers.0.attention.output": "attention.dense"}
 _WEIGHT_MAP = WeightMap(
     {
-        "embedding": "gpt_neox.embed_in",
-        **block("transformer", "gpt_neox.layers.{}", _BLOCK),
-        "transformer.final_norm": "gpt_neox.final_layer_norm",
-        **HEADS,
+        **decoder_names(
+            "gpt_neox.embed_in", "gpt_neox.layers.{}", _BLOCK, "gpt_neox.final_layer_norm"
+        ),
         "heads.language_model": "embed_out",
     },
     fused=(fused_attention("gpt_neox.layers.{}.attention.query_key_value", PerKeyHead()),),

@@ -9,12 +9,12 @@ from jaxformer.hub.fields import Activation, Computed, ConfigMap, Expect, number
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks.classes import CausalLMTask, Task
-from jaxformer.hub.weights.weight_map import WeightMap, block
+from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import MLP, DotProductAttention, TokenEmbeddings
 from jaxformer.zoo.common.bart_like import block_names
 from jaxformer.zoo.common.basics import embedding_scale
-from jaxformer.zoo.common.decoders import HEADS
+from jaxformer.zoo.common.decoders import decoder_names
 from jaxformer.zoo.common.gpt_like import TIED, gpt
 from jaxformer.zoo.system import System
 
@@ -74,20 +74,14 @@ _FIELDS = (
     Activation(theirs="activation_function", default="gelu"),
     embedding_scale("scale_embedding", True, "d_model", 1024),
 )
-_WEIGHT_MAP = WeightMap(
-    {
-        "embedding": "model.embed_tokens",
-        **block("transformer", "model.layers.{}", block_names(("self_attn",))),
-        "transformer.final_norm": "model.layer_norm",
-        **HEADS,
-    }
-)
+_BLOCK = block_names(("self_attn",))
+_NAMES = decoder_names("model.embed_tokens", "model.layers.{}", _BLOCK, "model.layer_norm")
 
 FORMATS = (
     ModelFormat(
         model_type="xglm",
         config_map=ConfigMap(_xglm, _FIELDS),
-        weight_map=lambda _: _WEIGHT_MAP,
+        weight_map=lambda _: WeightMap(_NAMES),
         architectures=(
             Architecture("XGLMForCausalLM", CausalLMTask()),
             Architecture("XGLMModel", Task()),

@@ -12,6 +12,7 @@ from jaxformer.hub.tasks.classes import (
     Task,
     TokenClassificationTask,
 )
+from jaxformer.hub.weights.weight_map import block
 from jaxformer.models import EncoderConfig
 from jaxformer.nn.config import TextConfig
 from jaxformer.zoo.common.encoders import standalone_encoder
@@ -32,6 +33,18 @@ HEADS = {
     "heads.span.output": "qa_outputs",
 }
 """Module of a head -> its name in GPT and its relatives."""
+
+
+def decoder_names(
+    embedding: str, layers: str, parts: Mapping[str, str], final_norm: str
+) -> dict[str, str]:
+    """Returns the names of the modules of a decoder; `parts` are those in a block."""
+    return {
+        "embedding": embedding,
+        **block("transformer", layers, parts),
+        "transformer.final_norm": final_norm,
+        **HEADS,
+    }
 
 
 def classes(
