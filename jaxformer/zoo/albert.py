@@ -45,16 +45,16 @@ def albert(num_layers: int, model_dim: int, num_heads: int) -> EncoderConfig:
 
 
 SYSTEMS = (
-    System("albert-base", "albert.py:base", albert(12, 768, 12), "12M", _SOURCE),
-    System("albert-large", "albert.py:large", albert(24, 1024, 16), "18M", _SOURCE),
-    System("albert-xlarge", "albert.py:xlarge", albert(24, 2048, 16), "60M", _SOURCE),
+    System("albert-base", albert(12, 768, 12), "12M", _SOURCE, "albert.py:base"),
+    System("albert-large", albert(24, 1024, 16), "18M", _SOURCE, "albert.py:large"),
+    System("albert-xlarge", albert(24, 2048, 16), "60M", _SOURCE, "albert.py:xlarge"),
     System(
         "albert-xxlarge",
-        "albert.py:xxlarge",
         albert(12, 4096, 64),
         "223M",
         "the released checkpoint of version 2; the paper's table 1 has 235M for the same sizes and "
         f"does not say what it counts; {_SOURCE}",
+        "albert.py:xxlarge",
     ),
 )
 

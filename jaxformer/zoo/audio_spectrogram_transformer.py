@@ -25,7 +25,6 @@ def ast(
 SYSTEMS = (
     System(
         "ast-base",
-        "",
         ast(12, 768, 12),
         "87M",
         "Gong et al., 2021, section 2.2, https://arxiv.org/abs/2104.01778",

@@ -28,8 +28,8 @@ from jaxformer.zoo.system import System
 _SOURCE = "Lewis et al., 2019, https://arxiv.org/abs/1910.13461; the released models"
 
 SYSTEMS = (
-    System("bart-base", "bart.py:base", bart(6, 768, 12), "140M", _SOURCE),
-    System("bart-large", "bart.py:large", bart(12, 1024, 16), "400M", _SOURCE),
+    System("bart-base", bart(6, 768, 12), "140M", _SOURCE, "bart.py:base"),
+    System("bart-large", bart(12, 1024, 16), "400M", _SOURCE, "bart.py:large"),
 )
 
 

@@ -53,8 +53,8 @@ _large = beit(24, 1024, 16, 16, residual=PreNorm(final_norm=False, layer_scale=1
 _SOURCE = "https://github.com/microsoft/unilm/tree/master/beit, models fine-tuned on ImageNet"
 
 SYSTEMS = (
-    System("beit-base-patch16-224", "", beit(12, 768, 12, 16), "87M", _SOURCE),
-    System("beit-large-patch16-224", "", _large, "304M", _SOURCE),
+    System("beit-base-patch16-224", beit(12, 768, 12, 16), "87M", _SOURCE),
+    System("beit-large-patch16-224", _large, "304M", _SOURCE),
 )
 
 _BY_LAYER = "use_relative_position_bias"

@@ -55,8 +55,8 @@ _SOURCE = (
 )
 
 SYSTEMS = (
-    System("bigbird-roberta-base", "", bert(12, 768, 12, **_CHANGES), "128M", _SOURCE),
-    System("bigbird-roberta-large", "", bert(24, 1024, 16, **_CHANGES), "360M", _SOURCE),
+    System("bigbird-roberta-base", bert(12, 768, 12, **_CHANGES), "128M", _SOURCE),
+    System("bigbird-roberta-large", bert(24, 1024, 16, **_CHANGES), "360M", _SOURCE),
 )
 
 # Attention --------------------------------------------------------------------------------------

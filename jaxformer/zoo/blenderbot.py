@@ -30,9 +30,9 @@ _SOURCE = "Roller et al., 2020, section 2.2 and table 2, https://arxiv.org/abs/2
 _DISTILLED = "the released checkpoint, https://huggingface.co/facebook/blenderbot-400M-distill"
 
 SYSTEMS = (
-    System("blenderbot-400m-distill", "", blenderbot(12, 1280), "400M", _DISTILLED),
+    System("blenderbot-400m-distill", blenderbot(12, 1280), "400M", _DISTILLED),
     # Its checkpoint is called blenderbot-3B.
-    System("blenderbot-3b", "", blenderbot(24, 2560), "2.7B", _SOURCE),
+    System("blenderbot-3b", blenderbot(24, 2560), "2.7B", _SOURCE),
 )
 
 FORMATS = (

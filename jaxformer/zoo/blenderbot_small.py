@@ -17,7 +17,6 @@ _SOURCE = "Roller et al., 2020, table 2, https://arxiv.org/abs/2004.13637"
 SYSTEMS = (
     System(
         "blenderbot-small-90m",
-        "",
         bart(
             8,
             512,

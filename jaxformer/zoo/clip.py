@@ -86,29 +86,25 @@ _SOURCE = f"Radford et al., 2021, https://arxiv.org/abs/2103.00020, counted in {
 SYSTEMS = (
     System(
         "clip-vit-base-patch32",
-        "",
         clip(_BASE_TEXT, clip_vision(12, 768, 12, 32), 512),
         "151.28M",
         _SOURCE,
     ),
     System(
         "clip-vit-base-patch16",
-        "",
         clip(_BASE_TEXT, clip_vision(12, 768, 12, 16), 512),
         "149.62M",
         _SOURCE,
     ),
     System(
         "clip-vit-large-patch14",
-        "",
         clip(clip_text(12, 768, 12), clip_vision(24, 1024, 16, 14), 768),
         "427.62M",
         _SOURCE,
     ),
-    System("clip-vit-base-patch32-text", "", _BASE_TEXT, "63.43M", _SOURCE),
+    System("clip-vit-base-patch32-text", _BASE_TEXT, "63.43M", _SOURCE),
     System(
         "clip-vit-base-patch32-vision",
-        "",
         clip_vision(12, 768, 12, 32, heads=(Projection(512),)),
         "87.85M",
         _SOURCE,

@@ -50,14 +50,12 @@ _R7B = {"position": NoPosition(), "window_position": RoPE(theta=50_000.0, layout
 SYSTEMS = (
     System(
         "command-r-35b",
-        "",
         _cohere(40, 8192, 64, 22528, theta=8_000_000.0, logits=VocabularyLogits(scale=0.0625)),
         "35B",
         _CARD,
     ),
     System(
         "command-r-plus-104b",
-        "",
         _cohere(
             64,
             12288,
@@ -75,7 +73,6 @@ SYSTEMS = (
     ),
     System(
         "command-r7b",
-        "",
         _cohere(
             32,
             4096,
@@ -89,7 +86,7 @@ SYSTEMS = (
         ),
         "7B",
         _CARD,
-        "without the embedding table",
+        note="without the embedding table",
     ),
 )
 

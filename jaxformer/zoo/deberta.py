@@ -90,7 +90,7 @@ def _system(
     name: str, config: EncoderConfig, published: str, note: str = "", source: str = _CARDS
 ) -> System:
     source = f"{source}{name}" if source == _CARDS else source
-    return System(name, "", config, published, source, note)
+    return System(name, config, published, source, note=note)
 
 
 SYSTEMS = (

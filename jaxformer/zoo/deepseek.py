@@ -65,7 +65,6 @@ _V2_SOURCE = "DeepSeek-AI, 2024, https://arxiv.org/abs/2405.04434; the released 
 SYSTEMS = (
     System(
         "deepseek-v2-lite",
-        "",
         _published(
             *(27, 2048, 16, 10_944),
             experts=_v2_experts(64, 1408, SoftmaxTopK(renormalize=False)),
@@ -77,7 +76,6 @@ SYSTEMS = (
     ),
     System(
         "deepseek-v2",
-        "",
         _published(
             *(60, 5120, 128, 12_288),
             experts=_v2_experts(
@@ -90,7 +88,6 @@ SYSTEMS = (
     ),
     System(
         "deepseek-v3",
-        "deepseek_v3.py:671b",
         _published(
             *(61, 7168, 128, 18_432),
             vocab_size=129_280,
@@ -107,6 +104,7 @@ SYSTEMS = (
         ),
         "671B",
         "DeepSeek-AI, 2024, section 4.2, https://arxiv.org/abs/2412.19437",
+        "deepseek_v3.py:671b",
     ),
 )
 

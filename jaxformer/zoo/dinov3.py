@@ -43,14 +43,13 @@ _SOURCE = "Siméoni et al., 2025, https://github.com/facebookresearch/dinov3"
 _GATED = {"feed_forward": MLP(bias=True)}
 
 SYSTEMS = (
-    System("dinov3-vits16", "", _sized(12, 384, 6, 1536), "21M", _SOURCE),
-    System("dinov3-vits16plus", "", _sized(12, 384, 6, 1536, **_GATED), "29M", _SOURCE),
-    System("dinov3-vitb16", "", _sized(12, 768, 12, 3072), "86M", _SOURCE),
-    System("dinov3-vitl16", "", _sized(24, 1024, 16, 4096), "300M", _SOURCE),
-    System("dinov3-vith16plus", "", _sized(32, 1280, 20, 5120, **_GATED), "840M", _SOURCE),
+    System("dinov3-vits16", _sized(12, 384, 6, 1536), "21M", _SOURCE),
+    System("dinov3-vits16plus", _sized(12, 384, 6, 1536, **_GATED), "29M", _SOURCE),
+    System("dinov3-vitb16", _sized(12, 768, 12, 3072), "86M", _SOURCE),
+    System("dinov3-vitl16", _sized(24, 1024, 16, 4096), "300M", _SOURCE),
+    System("dinov3-vith16plus", _sized(32, 1280, 20, 5120, **_GATED), "840M", _SOURCE),
     System(
         "dinov3-vit7b16",
-        "",
         _sized(
             40,
             4096,

@@ -39,7 +39,7 @@ _WITHOUT = {
 }
 
 SYSTEMS = (
-    System("distilbert-base", "distilbert.py:base", bert(6, 768, 12, **_WITHOUT), "66M", _SOURCE),
+    System("distilbert-base", bert(6, 768, 12, **_WITHOUT), "66M", _SOURCE, "distilbert.py:base"),
 )
 
 _FIELDS = (

@@ -15,14 +15,13 @@ _EMBEDDINGS = replace(EncoderConfig.embeddings, token_types=4)
 SYSTEMS = (
     System(
         "ernie-2.0-base-en",
-        "ernie.py:2.0-base-en",
         bert(12, 768, 12, embeddings=_EMBEDDINGS, pooler=None, heads=(MaskedLanguageModel(),)),
         "110M",
         "Sun et al., 2019, pre-training settings (the sizes of BERT), https://arxiv.org/abs/1907.12412",
+        "ernie.py:2.0-base-en",
     ),
     System(
         "ernie-3.0-base-zh",
-        "ernie.py:3.0-base-zh",
         bert(
             12,
             768,
@@ -35,6 +34,7 @@ SYSTEMS = (
         ),
         "118M",
         "the released checkpoint; Sun et al., 2021, https://arxiv.org/abs/2107.02137",
+        "ernie.py:3.0-base-zh",
     ),
 )
 

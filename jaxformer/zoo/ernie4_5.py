@@ -10,7 +10,6 @@ from jaxformer.zoo.system import System
 SYSTEMS = (
     System(
         "ernie-4.5-0.3b",
-        "",
         llama(
             18,
             1024,

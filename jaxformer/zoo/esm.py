@@ -65,11 +65,11 @@ def _esm2(num_layers: int, model_dim: int, num_heads: int) -> EncoderConfig:
 
 
 SYSTEMS = (
-    System("esm2-8m", "", _esm2(6, 320, 20), "8M", _SOURCE),
-    System("esm2-150m", "", _esm2(30, 640, 20), "150M", _SOURCE),
-    System("esm2-650m", "", _esm2(33, 1280, 20), "650M", _SOURCE),
-    System("esm2-3b", "", _esm2(36, 2560, 40), "3B", _SOURCE),
-    System("esm2-15b", "", _esm2(48, 5120, 40), "15B", _SOURCE),
+    System("esm2-8m", _esm2(6, 320, 20), "8M", _SOURCE),
+    System("esm2-150m", _esm2(30, 640, 20), "150M", _SOURCE),
+    System("esm2-650m", _esm2(33, 1280, 20), "650M", _SOURCE),
+    System("esm2-3b", _esm2(36, 2560, 40), "3B", _SOURCE),
+    System("esm2-15b", _esm2(48, 5120, 40), "15B", _SOURCE),
 )
 
 

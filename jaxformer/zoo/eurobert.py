@@ -61,12 +61,12 @@ _SOURCE = "Boizard et al., 2025, table 1, https://arxiv.org/abs/2503.05500"
 _COUNTED = "without the output table"
 
 SYSTEMS = (
-    System("eurobert-210m", "", _sized(12, 768, 12, 3072), "210M", _SOURCE, _COUNTED),
+    System("eurobert-210m", _sized(12, 768, 12, 3072), "210M", _SOURCE, note=_COUNTED),
     System(
-        "eurobert-610m", "", _sized(26, 1152, 18, 4096, num_kv_heads=6), "610M", _SOURCE, _COUNTED
+        "eurobert-610m", _sized(26, 1152, 18, 4096, num_kv_heads=6), "610M", _SOURCE, note=_COUNTED
     ),
     System(
-        "eurobert-2.1b", "", _sized(32, 2304, 18, 6144, num_kv_heads=6), "2.1B", _SOURCE, _COUNTED
+        "eurobert-2.1b", _sized(32, 2304, 18, 6144, num_kv_heads=6), "2.1B", _SOURCE, note=_COUNTED
     ),
 )
 

@@ -45,7 +45,6 @@ from jaxformer.zoo.system import System
 SYSTEMS = (
     System(
         "gemma-2b",
-        "gemma.py:2b",
         llama(
             18,
             2048,
@@ -61,7 +60,8 @@ SYSTEMS = (
         ),
         "2,506,434,560",
         "Gemma Team, 2024, tables 1 and 2, https://arxiv.org/abs/2403.08295",
-        "the vocabulary padded to 256,128 tokens",
+        "gemma.py:2b",
+        note="the vocabulary padded to 256,128 tokens",
     ),
 )
 

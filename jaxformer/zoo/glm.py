@@ -33,9 +33,9 @@ _CARD = "Z.ai, 2025, the model card of GLM-4-0414"
 _LARGE = {"self_attention": DotProductAttention(), "residual": SandwichNorm()}
 
 SYSTEMS = (
-    System("glm-4-9b", "", _glm(40, 4096, 32, 13696), "9B", _GLM),
-    System("glm-4-9b-0414", "", _glm(40, 4096, 32, 13696, residual=SandwichNorm()), "9B", _CARD),
-    System("glm-4-32b-0414", "", _glm(61, 6144, 48, 23040, **_LARGE), "32B", _CARD),
+    System("glm-4-9b", _glm(40, 4096, 32, 13696), "9B", _GLM),
+    System("glm-4-9b-0414", _glm(40, 4096, 32, 13696, residual=SandwichNorm()), "9B", _CARD),
+    System("glm-4-32b-0414", _glm(61, 6144, 48, 23040, **_LARGE), "32B", _CARD),
 )
 
 _FIELDS = (

@@ -39,25 +39,25 @@ def gpt3(num_layers: int, model_dim: int, num_heads: int) -> DecoderConfig:
 SYSTEMS = (
     System(
         "gpt",
-        "gpt.py:117m",
         gpt(12, 768, 12, vocab_size=40478, position=Learned(max_length=512), residual=PostNorm()),
         "117M",
         _GPT,
+        "gpt.py:117m",
     ),
-    System("gpt2-small", "gpt2.py:small", gpt(12, 768, 12), "124M", _GPT2),
-    System("gpt2-medium", "gpt2.py:medium", gpt(24, 1024, 16), "355M", _GPT2),
-    System("gpt2-large", "gpt2.py:large", gpt(36, 1280, 20), "774M", _GPT2),
-    System("gpt2-xl", "gpt2.py:xl", gpt(48, 1600, 25), "1558M", _GPT2),
-    System("gpt3-small", "gpt3.py:small", gpt3(12, 768, 12), "125M", _GPT3),
-    System("gpt3-medium", "gpt3.py:medium", gpt3(24, 1024, 16), "350M", _GPT3),
-    System("gpt3-large", "gpt3.py:large", gpt3(24, 1536, 16), "760M", _GPT3),
+    System("gpt2-small", gpt(12, 768, 12), "124M", _GPT2, "gpt2.py:small"),
+    System("gpt2-medium", gpt(24, 1024, 16), "355M", _GPT2, "gpt2.py:medium"),
+    System("gpt2-large", gpt(36, 1280, 20), "774M", _GPT2, "gpt2.py:large"),
+    System("gpt2-xl", gpt(48, 1600, 25), "1558M", _GPT2, "gpt2.py:xl"),
+    System("gpt3-small", gpt3(12, 768, 12), "125M", _GPT3, "gpt3.py:small"),
+    System("gpt3-medium", gpt3(24, 1024, 16), "350M", _GPT3, "gpt3.py:medium"),
+    System("gpt3-large", gpt3(24, 1536, 16), "760M", _GPT3, "gpt3.py:large"),
     # The table says 24 heads of width 128, which exceed 2048: 16 heads give the published count.
-    System("gpt3-xl", "gpt3.py:xl", gpt3(24, 2048, 16), "1.3B", _GPT3),
-    System("gpt3-2.7b", "gpt3.py:2.7b", gpt3(32, 2560, 32), "2.7B", _GPT3),
-    System("gpt3-6.7b", "gpt3.py:6.7b", gpt3(32, 4096, 32), "6.7B", _GPT3),
+    System("gpt3-xl", gpt3(24, 2048, 16), "1.3B", _GPT3, "gpt3.py:xl"),
+    System("gpt3-2.7b", gpt3(32, 2560, 32), "2.7B", _GPT3, "gpt3.py:2.7b"),
+    System("gpt3-6.7b", gpt3(32, 4096, 32), "6.7B", _GPT3, "gpt3.py:6.7b"),
     # The table says 5140, but its 40 heads of width 128 give 5120.
-    System("gpt3-13b", "gpt3.py:13b", gpt3(40, 5120, 40), "13B", _GPT3),
-    System("gpt3-175b", "gpt3.py:175b", gpt3(96, 12288, 96), "175B", _GPT3),
+    System("gpt3-13b", gpt3(40, 5120, 40), "13B", _GPT3, "gpt3.py:13b"),
+    System("gpt3-175b", gpt3(96, 12288, 96), "175B", _GPT3, "gpt3.py:175b"),
 )
 
 # GPT's "gelu" is the tanh approximation, which transformers calls "gelu_new" elsewhere.

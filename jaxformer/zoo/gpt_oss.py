@@ -63,18 +63,12 @@ _SOURCE = "OpenAI, 2025, table 1, https://arxiv.org/abs/2508.10925; the released
 SYSTEMS = (
     System(
         "gpt-oss-20b",
-        "gpt_oss.py:20b",
         _published(24, replace(_EXPERTS, num=32)),
         "20.91B",
         _SOURCE,
+        "gpt_oss.py:20b",
     ),
-    System(
-        "gpt-oss-120b",
-        "gpt_oss.py:120b",
-        _published(36, _EXPERTS),
-        "116.83B",
-        _SOURCE,
-    ),
+    System("gpt-oss-120b", _published(36, _EXPERTS), "116.83B", _SOURCE, "gpt_oss.py:120b"),
 )
 
 

@@ -23,7 +23,6 @@ _KIND = {
 SYSTEMS = (
     System(
         "gpt-j-6b",
-        "gptj.py:6b",
         gpt(
             28,
             4096,
@@ -35,7 +34,8 @@ SYSTEMS = (
         ),
         "6,053,381,344",
         "Wang and Komatsuzaki, 2021, https://github.com/kingoflolz/mesh-transformer-jax",
-        "norms and output biases in each of eight shards",
+        "gptj.py:6b",
+        note="norms and output biases in each of eight shards",
     ),
 )
 

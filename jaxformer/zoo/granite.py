@@ -30,10 +30,8 @@ def _granite(*sizes: int, logit_scale: float) -> DecoderConfig:
 _SOURCE = "Granite Team, IBM, 2024, Granite 3.0 Language Models, table 1"
 
 SYSTEMS = (
-    System("granite-3.0-2b", "", _granite(40, 2048, 32, 8192, logit_scale=1 / 8), "2.5B", _SOURCE),
-    System(
-        "granite-3.0-8b", "", _granite(40, 4096, 32, 12800, logit_scale=1 / 16), "8.1B", _SOURCE
-    ),
+    System("granite-3.0-2b", _granite(40, 2048, 32, 8192, logit_scale=1 / 8), "2.5B", _SOURCE),
+    System("granite-3.0-8b", _granite(40, 4096, 32, 12800, logit_scale=1 / 16), "8.1B", _SOURCE),
 )
 
 

@@ -20,9 +20,9 @@ _SOURCE = "Hsu et al., 2021, table 1, https://arxiv.org/abs/2106.07447"
 _NOTE = "with the head that predicts units"
 
 SYSTEMS = (
-    System("hubert-base", "", waveform(12, 768, 12, 3072), "95M", _SOURCE),
-    System("hubert-large", "", waveform(24, 1024, 16, 4096, stable=True), "317M", _SOURCE, _NOTE),
-    System("hubert-xlarge", "", waveform(48, 1280, 16, 5120, stable=True), "964M", _SOURCE, _NOTE),
+    System("hubert-base", waveform(12, 768, 12, 3072), "95M", _SOURCE),
+    System("hubert-large", waveform(24, 1024, 16, 4096, stable=True), "317M", _SOURCE, note=_NOTE),
+    System("hubert-xlarge", waveform(48, 1280, 16, 5120, stable=True), "964M", _SOURCE, note=_NOTE),
 )
 
 _FIELDS = (

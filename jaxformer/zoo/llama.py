@@ -29,50 +29,50 @@ _LLAMA3 = "Llama Team, 2024, table 3, https://arxiv.org/abs/2407.21783"
 _LLAMA32 = "Meta, 2024, the model card of Llama 3.2"
 
 SYSTEMS = (
-    System("llama-7b", "llama.py:llama-7b", llama(32, 4096, 32, 11008, **_ONE), "6.7B", _LLAMA1),
-    System("llama-13b", "llama.py:llama-13b", llama(40, 5120, 40, 13824, **_ONE), "13.0B", _LLAMA1),
-    System("llama-33b", "llama.py:llama-33b", llama(60, 6656, 52, 17920, **_ONE), "32.5B", _LLAMA1),
-    System("llama-65b", "llama.py:llama-65b", llama(80, 8192, 64, 22016, **_ONE), "65.2B", _LLAMA1),
-    System("llama2-7b", "llama.py:llama2-7b", llama(32, 4096, 32, 11008), "7B", _LLAMA2),
-    System("llama2-13b", "llama.py:llama2-13b", llama(40, 5120, 40, 13824), "13B", _LLAMA2),
+    System("llama-7b", llama(32, 4096, 32, 11008, **_ONE), "6.7B", _LLAMA1, "llama.py:llama-7b"),
+    System("llama-13b", llama(40, 5120, 40, 13824, **_ONE), "13.0B", _LLAMA1, "llama.py:llama-13b"),
+    System("llama-33b", llama(60, 6656, 52, 17920, **_ONE), "32.5B", _LLAMA1, "llama.py:llama-33b"),
+    System("llama-65b", llama(80, 8192, 64, 22016, **_ONE), "65.2B", _LLAMA1, "llama.py:llama-65b"),
+    System("llama2-7b", llama(32, 4096, 32, 11008), "7B", _LLAMA2, "llama.py:llama2-7b"),
+    System("llama2-13b", llama(40, 5120, 40, 13824), "13B", _LLAMA2, "llama.py:llama2-13b"),
     System(
         "llama2-70b",
-        "llama.py:llama2-70b",
         llama(80, 8192, 64, 28672, num_kv_heads=8),
         "70B",
         _LLAMA2,
+        "llama.py:llama2-70b",
     ),
-    System("llama3-8b", "llama.py:llama3-8b", llama(32, 4096, 32, 14336, **_THREE), "8B", _LLAMA3),
+    System("llama3-8b", llama(32, 4096, 32, 14336, **_THREE), "8B", _LLAMA3, "llama.py:llama3-8b"),
     System(
-        "llama3-70b", "llama.py:llama3-70b", llama(80, 8192, 64, 28672, **_THREE), "70B", _LLAMA3
+        "llama3-70b", llama(80, 8192, 64, 28672, **_THREE), "70B", _LLAMA3, "llama.py:llama3-70b"
     ),
     System(
         "llama3-405b",
-        "llama.py:llama3-405b",
         llama(126, 16384, 128, 53248, **_THREE),
         "405B",
         _LLAMA3,
+        "llama.py:llama3-405b",
     ),
     System(
         "llama3.2-1b",
-        "llama.py:llama3.2-1b",
         llama(16, 2048, 32, 8192, **_SMALL),
         "1.23B",
         _LLAMA32,
+        "llama.py:llama3.2-1b",
     ),
     System(
         "llama3.2-3b",
-        "llama.py:llama3.2-3b",
         llama(28, 3072, 24, 8192, **_SMALL),
         "3.21B",
         _LLAMA32,
+        "llama.py:llama3.2-3b",
     ),
     System(
         "mistral-7b",
-        "mistral.py:7b",
         llama(32, 4096, 32, 14336, num_kv_heads=8, windows=(4096,)),
         "7.3B",
         "Jiang et al., 2023, table 1, https://arxiv.org/abs/2310.06825; the announcement",
+        "mistral.py:7b",
     ),
 )
 

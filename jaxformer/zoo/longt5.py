@@ -41,11 +41,11 @@ _LARGE = (24, 1024, 16, 2816)
 _XL = (24, 2048, 32, 5120)
 
 SYSTEMS = (
-    System("long-t5-local-base", "", long_t5(*_BASE), "250M", _SOURCE),
-    System("long-t5-local-large", "", long_t5(*_LARGE), "780M", _SOURCE),
-    System("long-t5-tglobal-base", "", long_t5(*_BASE, **_GLOBAL), "250M", _SOURCE),
-    System("long-t5-tglobal-large", "", long_t5(*_LARGE, **_GLOBAL), "780M", _SOURCE),
-    System("long-t5-tglobal-xl", "", long_t5(*_XL, **_GLOBAL), "3B", _SOURCE),
+    System("long-t5-local-base", long_t5(*_BASE), "250M", _SOURCE),
+    System("long-t5-local-large", long_t5(*_LARGE), "780M", _SOURCE),
+    System("long-t5-tglobal-base", long_t5(*_BASE, **_GLOBAL), "250M", _SOURCE),
+    System("long-t5-tglobal-large", long_t5(*_LARGE, **_GLOBAL), "780M", _SOURCE),
+    System("long-t5-tglobal-xl", long_t5(*_XL, **_GLOBAL), "3B", _SOURCE),
 )
 
 _LOCAL, _TRANSIENT_GLOBAL = "local", "transient-global"

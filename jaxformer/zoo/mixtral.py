@@ -33,17 +33,17 @@ def _published(*sizes: int, loss: float, **changes: Any) -> DecoderConfig:
 SYSTEMS = (
     System(
         "mixtral-8x7b",
-        "mixtral.py:8x7b",
         _published(32, 4096, 32, 14336, loss=0.02),
         "47B",
         "Jiang et al., 2024, table 1, https://arxiv.org/abs/2401.04088",
+        "mixtral.py:8x7b",
     ),
     System(
         "mixtral-8x22b",
-        "mixtral.py:8x22b",
         _published(56, 6144, 48, 16384, loss=0.001, vocab_size=32768),
         "141B",
         "Mistral AI, 2024, the announcement and the released checkpoints",
+        "mixtral.py:8x22b",
     ),
 )
 

@@ -46,7 +46,6 @@ _nomic_bert = partial(
 SYSTEMS = (
     System(
         "nomic-embed-text-v1.5",
-        "",
         _nomic_bert(
             vocab_size=30528,
             num_layers=12,

@@ -55,8 +55,8 @@ def _olmo3(*sizes: int, **changes: Any) -> DecoderConfig:
 _SOURCE = "Team OLMo, 2025, https://arxiv.org/abs/2512.13961; the released checkpoints"
 
 SYSTEMS = (
-    System("olmo3-7b", "", _olmo3(32, 4096, 32, 11008), "7B", _SOURCE),
-    System("olmo3-32b", "", _olmo3(64, 5120, 40, 27648, num_kv_heads=8), "32B", _SOURCE),
+    System("olmo3-7b", _olmo3(32, 4096, 32, 11008), "7B", _SOURCE),
+    System("olmo3-32b", _olmo3(64, 5120, 40, 27648, num_kv_heads=8), "32B", _SOURCE),
 )
 
 _FIELDS = (

@@ -37,7 +37,6 @@ _LOSSES = (BalanceLoss(weight=0.01 / (16 * 8)), ZLoss(weight=0.001))
 SYSTEMS = (
     System(
         "olmoe-1b-7b",
-        "olmoe.py:1b-7b",
         _olmoe(
             *(16, 2048, 16, 1024),
             vocab_size=50304,
@@ -45,6 +44,7 @@ SYSTEMS = (
         ),
         "6.9B",
         "Muennighoff et al., 2024, table 10, https://arxiv.org/abs/2409.02060",
+        "olmoe.py:1b-7b",
     ),
 )
 

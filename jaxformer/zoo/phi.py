@@ -37,18 +37,18 @@ def phi(num_layers: int, model_dim: int, num_heads: int) -> DecoderConfig:
 SYSTEMS = (
     System(
         "phi-1.5",
-        "phi.py:1.5",
         phi(24, 2048, 32),
         "1.3B",
         "Li et al., 2023, https://arxiv.org/abs/2309.05463",
-        "one of the two tables over the vocabulary",
+        "phi.py:1.5",
+        note="one of the two tables over the vocabulary",
     ),
     System(
         "phi-2",
-        "phi.py:2",
         phi(32, 2560, 32),
         "2.7B",
         "Javaheripi and Bubeck, 2023, Phi-2: The surprising power of small language models",
+        "phi.py:2",
     ),
 )
 

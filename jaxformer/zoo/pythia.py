@@ -34,14 +34,14 @@ def pythia(
 
 
 SYSTEMS = (
-    System("pythia-70m", "pythia.py:70m", pythia(6, 512, 8), "70,426,624", _SOURCE),
-    System("pythia-160m", "pythia.py:160m", pythia(12, 768, 12), "162,322,944", _SOURCE),
-    System("pythia-410m", "pythia.py:410m", pythia(24, 1024, 16), "405,334,016", _SOURCE),
-    System("pythia-1b", "pythia.py:1b", pythia(16, 2048, 8), "1,011,781,632", _SOURCE),
-    System("pythia-1.4b", "pythia.py:1.4b", pythia(24, 2048, 16), "1,414,647,808", _SOURCE),
-    System("pythia-2.8b", "pythia.py:2.8b", pythia(32, 2560, 32), "2,775,208,960", _SOURCE),
-    System("pythia-6.9b", "pythia.py:6.9b", pythia(32, 4096, 32, 50432), "6,857,302,016", _SOURCE),
-    System("pythia-12b", "pythia.py:12b", pythia(36, 5120, 40, 50688), "11,846,072,320", _SOURCE),
+    System("pythia-70m", pythia(6, 512, 8), "70,426,624", _SOURCE, "pythia.py:70m"),
+    System("pythia-160m", pythia(12, 768, 12), "162,322,944", _SOURCE, "pythia.py:160m"),
+    System("pythia-410m", pythia(24, 1024, 16), "405,334,016", _SOURCE, "pythia.py:410m"),
+    System("pythia-1b", pythia(16, 2048, 8), "1,011,781,632", _SOURCE, "pythia.py:1b"),
+    System("pythia-1.4b", pythia(24, 2048, 16), "1,414,647,808", _SOURCE, "pythia.py:1.4b"),
+    System("pythia-2.8b", pythia(32, 2560, 32), "2,775,208,960", _SOURCE, "pythia.py:2.8b"),
+    System("pythia-6.9b", pythia(32, 4096, 32, 50432), "6,857,302,016", _SOURCE, "pythia.py:6.9b"),
+    System("pythia-12b", pythia(36, 5120, 40, 50688), "11,846,072,320", _SOURCE, "pythia.py:12b"),
 )
 
 

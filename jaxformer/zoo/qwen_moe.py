@@ -84,7 +84,6 @@ _SOURCE = "Qwen Team, 2025, table 2, https://arxiv.org/abs/2505.09388; the relea
 SYSTEMS = (
     System(
         "qwen1.5-moe-a2.7b",
-        "",
         _qwen2_moe(
             *(24, 2048, 16, 5632),
             vocab_size=151936,
@@ -97,17 +96,17 @@ SYSTEMS = (
     ),
     System(
         "qwen3-30b-a3b",
-        "qwen3_moe.py:30b-a3b",
         _published(48, 2048, 32, 6144, 768),
         "30.5B",
         _SOURCE,
+        "qwen3_moe.py:30b-a3b",
     ),
     System(
         "qwen3-235b-a22b",
-        "qwen3_moe.py:235b-a22b",
         _published(94, 4096, 64, 12288, 1536),
         "235B",
         _SOURCE,
+        "qwen3_moe.py:235b-a22b",
     ),
 )
 

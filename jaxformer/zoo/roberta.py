@@ -17,14 +17,10 @@ _SOURCE = "Liu et al., 2019, section 3 and table 9, https://arxiv.org/abs/1907.1
 _CAMEMBERT = "Martin et al., 2019, table 1, https://arxiv.org/abs/1911.03894"
 
 SYSTEMS = (
-    System("roberta-base", "roberta.py:base", bert(12, 768, 12, **ROBERTA), "125M", _SOURCE),
-    System("roberta-large", "roberta.py:large", bert(24, 1024, 16, **ROBERTA), "355M", _SOURCE),
+    System("roberta-base", bert(12, 768, 12, **ROBERTA), "125M", _SOURCE, "roberta.py:base"),
+    System("roberta-large", bert(24, 1024, 16, **ROBERTA), "355M", _SOURCE, "roberta.py:large"),
     System(
-        "camembert-base",
-        "",
-        bert(12, 768, 12, **(ROBERTA | {"vocab_size": 32005})),
-        "110M",
-        _CAMEMBERT,
+        "camembert-base", bert(12, 768, 12, **(ROBERTA | {"vocab_size": 32005})), "110M", _CAMEMBERT
     ),
 )
 

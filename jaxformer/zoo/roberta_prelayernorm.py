@@ -20,7 +20,6 @@ from jaxformer.zoo.system import System
 SYSTEMS = (
     System(
         "roberta-prelayernorm-large",
-        "",
         bert(24, 1024, 16, **ROBERTA, residual=PreNorm()),
         "355M",
         "the sizes and the count of RoBERTa large, Liu et al., 2019, table 9, "

@@ -48,7 +48,6 @@ from jaxformer.zoo.system import System
 SYSTEMS = (
     System(
         "roformer-base-zh",
-        "",
         bert(
             12,
             768,

@@ -85,13 +85,12 @@ _SOURCE = f"Zhai et al., 2023, https://arxiv.org/abs/2303.15343, counted in {COU
 SYSTEMS = (
     System(
         "siglip-base-patch16-224",
-        "",
         siglip(siglip_text(12, 768, 12), siglip_vision(12, 768, 12, 16)),
         "203.16M",
         _SOURCE,
     ),
-    System("siglip-base-patch16-224-text", "", siglip_text(12, 768, 12), "110.27M", _SOURCE),
-    System("siglip-base-patch16-224-vision", "", siglip_vision(12, 768, 12, 16), "92.88M", _SOURCE),
+    System("siglip-base-patch16-224-text", siglip_text(12, 768, 12), "110.27M", _SOURCE),
+    System("siglip-base-patch16-224-vision", siglip_vision(12, 768, 12, 16), "92.88M", _SOURCE),
 )
 
 SWITCH = Switch("pooler", "vision_use_head", on=AttentionPooler(), off=None)

@@ -49,21 +49,19 @@ _SO400M = siglip2_vision(27, 1152, 16, 16, mlp_dim=4304)
 SYSTEMS = (
     System(
         "siglip2-base-patch16-naflex",
-        "",
         siglip(siglip_text(12, 768, 12, vocab_size=_VOCABULARY), _BASE),
         "86M",
         _SOURCE,
-        _NOTE,
+        note=_NOTE,
     ),
     System(
         "siglip2-so400m-patch16-naflex",
-        "",
         siglip(siglip_text(27, 1152, 16, mlp_dim=4304, vocab_size=_VOCABULARY), _SO400M),
         "400M",
         _SOURCE,
-        _NOTE,
+        note=_NOTE,
     ),
-    System("siglip2-base-patch16-naflex-vision", "", _BASE, "86M", _SOURCE, _NOTE),
+    System("siglip2-base-patch16-naflex-vision", _BASE, "86M", _SOURCE, note=_NOTE),
 )
 
 

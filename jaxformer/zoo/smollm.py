@@ -32,7 +32,6 @@ from jaxformer.zoo.system import System
 SYSTEMS = (
     System(
         "smollm3-3b",
-        "",
         llama(
             36,
             2048,

@@ -36,8 +36,8 @@ _SMALL = _starcoder2(30, 3072, 24, 12288, num_kv_heads=2, position=RoPE(theta=99
 _LARGE = _starcoder2(32, 4608, 36, 18432, num_kv_heads=4, position=RoPE(theta=1_000_000.0))
 
 SYSTEMS = (
-    System("starcoder2-3b", "", _SMALL, "3B", _SOURCE),
-    System("starcoder2-7b", "", _LARGE, "7B", _SOURCE),
+    System("starcoder2-3b", _SMALL, "3B", _SOURCE),
+    System("starcoder2-7b", _LARGE, "7B", _SOURCE),
 )
 
 _FIELDS = (

@@ -13,15 +13,15 @@ class System:
 
     name: str
     """The name: "bert-base"."""
-    recipe: str
-    """The file of configs/ that trains it, and its size there: "bert.py:base"; empty if there
-    is none, as for CLIP, which is trained together with another model."""
     config: ModelConfig
     """The architecture."""
     published: str
     """The number of parameters in the publication, in its spelling: "110M"."""
     source: str
     """The publication."""
+    recipe: str = ""
+    """The file of configs/ that trains it, and its size there: "bert.py:base"; empty if there
+    is none, as for CLIP, which is trained together with another model."""
     note: str = ""
     """What the authors counted, if it differs from this model."""
 

@@ -114,9 +114,9 @@ _NINE = _sizes(42, 3584, 16, 14336)
 _SOURCE = "Zhang et al., 2025, https://arxiv.org/abs/2504.06225; the released checkpoints"
 
 SYSTEMS = (
-    System("t5gemma-2b-2b", "", _t5gemma(_TWO, _TWO), "6B", _SOURCE),
-    System("t5gemma-9b-2b", "", _t5gemma(_NINE, _TWO), "12B", _SOURCE),
-    System("t5gemma-9b-9b", "", _t5gemma(_NINE, _NINE), "20B", _SOURCE),
+    System("t5gemma-2b-2b", _t5gemma(_TWO, _TWO), "6B", _SOURCE),
+    System("t5gemma-9b-2b", _t5gemma(_NINE, _TWO), "12B", _SOURCE),
+    System("t5gemma-9b-9b", _t5gemma(_NINE, _NINE), "20B", _SOURCE),
 )
 
 # Files ------------------------------------------------------------------------------------------

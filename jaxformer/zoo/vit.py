@@ -33,19 +33,18 @@ from jaxformer.zoo.system import System
 _SOURCE = "Dosovitskiy et al., 2020, table 1, https://arxiv.org/abs/2010.11929"
 
 SYSTEMS = (
-    System("vit-base-16", "vit.py:base-16", vit(12, 768, 12, 16), "86M", _SOURCE),
+    System("vit-base-16", vit(12, 768, 12, 16), "86M", _SOURCE, "vit.py:base-16"),
     System(
         "vit-large-16",
-        "vit.py:large-16",
         vit(24, 1024, 16, 16),
         "307M",
         _SOURCE,
-        "patches of 32 x 32",
+        "vit.py:large-16",
+        note="patches of 32 x 32",
     ),
-    System("vit-huge-14", "vit.py:huge-14", vit(32, 1280, 16, 14), "632M", _SOURCE),
+    System("vit-huge-14", vit(32, 1280, 16, 14), "632M", _SOURCE, "vit.py:huge-14"),
     System(
         "vit-22b",
-        "vit.py:22b",
         vit(
             48,
             6144,
@@ -63,7 +62,8 @@ SYSTEMS = (
         ),
         "21743M",
         "Dehghani et al., 2023, table 1, https://arxiv.org/abs/2302.05442",
-        "the matrices of the blocks",
+        "vit.py:22b",
+        note="the matrices of the blocks",
     ),
 )
 

@@ -30,7 +30,6 @@ from jaxformer.zoo.system import System
 SYSTEMS = (
     System(
         "vit-mae-base",
-        "",
         vit(
             12,
             768,
@@ -43,7 +42,7 @@ SYSTEMS = (
         "86M",
         "He et al., 2021, section 4, https://arxiv.org/abs/2111.06377, and the count of ViT's base "
         "in Dosovitskiy et al., 2020, table 1",
-        "the encoder alone",
+        note="the encoder alone",
     ),
 )
 

@@ -34,15 +34,15 @@ def _pre_trained(num_layers: int, model_dim: int, width: int) -> WaveformConfig:
 SYSTEMS = (
     System(
         "wav2vec2-base",
-        "wav2vec2.py:base",
         waveform(12, 768, 12, 3072, heads=(QuantizedFrames(),)),
         "95M",
         _SOURCE,
+        "wav2vec2.py:base",
     ),
-    System("wav2vec2-large", "wav2vec2.py:large", _pre_trained(24, 1024, 768), "317M", _SOURCE),
-    System("xls-r-0.3b", "", _pre_trained(24, 1024, 768), "317M", _XLS_R),
-    System("xls-r-1b", "", _pre_trained(48, 1280, 1024), "965M", _XLS_R),
-    System("xls-r-2b", "", _pre_trained(48, 1920, 1024), "2162M", _XLS_R),
+    System("wav2vec2-large", _pre_trained(24, 1024, 768), "317M", _SOURCE, "wav2vec2.py:large"),
+    System("xls-r-0.3b", _pre_trained(24, 1024, 768), "317M", _XLS_R),
+    System("xls-r-1b", _pre_trained(48, 1280, 1024), "965M", _XLS_R),
+    System("xls-r-2b", _pre_trained(48, 1920, 1024), "2162M", _XLS_R),
 )
 
 

@@ -91,21 +91,19 @@ _RELEASES = "https://github.com/openai/whisper/blob/main/README.md; the released
 
 # Table 1 has 39M, 74M, 244M and 769M for the smaller models, more than their files hold.
 SYSTEMS = (
-    System("whisper-tiny", "whisper.py:tiny", whisper(4, 384, 6), "37.8M", _CARDS),
-    System("whisper-base", "whisper.py:base", whisper(6, 512, 8), "72.6M", _CARDS),
-    System("whisper-small", "whisper.py:small", whisper(12, 768, 12), "242M", _CARDS),
-    System("whisper-medium", "whisper.py:medium", whisper(24, 1024, 16), "764M", _CARDS),
-    System("whisper-large", "whisper.py:large", whisper(32, 1280, 20), "1550M", _TABLE),
+    System("whisper-tiny", whisper(4, 384, 6), "37.8M", _CARDS, "whisper.py:tiny"),
+    System("whisper-base", whisper(6, 512, 8), "72.6M", _CARDS, "whisper.py:base"),
+    System("whisper-small", whisper(12, 768, 12), "242M", _CARDS, "whisper.py:small"),
+    System("whisper-medium", whisper(24, 1024, 16), "764M", _CARDS, "whisper.py:medium"),
+    System("whisper-large", whisper(32, 1280, 20), "1550M", _TABLE, "whisper.py:large"),
     System(
         "whisper-large-v3",
-        "",
         whisper(32, 1280, 20, vocab_size=51866, num_mel_bins=128),
         "1550M",
         _RELEASES,
     ),
     System(
         "whisper-large-v3-turbo",
-        "",
         whisper(32, 1280, 20, num_decoder_layers=4, vocab_size=51866, num_mel_bins=128),
         "809M",
         _RELEASES,

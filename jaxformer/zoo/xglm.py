@@ -37,11 +37,11 @@ def xglm(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> Dec
 _SOURCE = "Lin et al., 2021, table 2, https://arxiv.org/abs/2112.10668"
 
 SYSTEMS = (
-    System("xglm-564m", "", xglm(24, 1024, 16), "564M", _SOURCE),
-    System("xglm-1.7b", "", xglm(24, 2048, 16), "1.7B", _SOURCE),
-    System("xglm-2.9b", "", xglm(48, 2048, 16), "2.9B", _SOURCE),
-    System("xglm-4.5b", "", xglm(48, 2048, 16, mlp_dim=16384), "4.5B", _SOURCE),
-    System("xglm-7.5b", "", xglm(32, 4096, 32), "7.5B", _SOURCE),
+    System("xglm-564m", xglm(24, 1024, 16), "564M", _SOURCE),
+    System("xglm-1.7b", xglm(24, 2048, 16), "1.7B", _SOURCE),
+    System("xglm-2.9b", xglm(48, 2048, 16), "2.9B", _SOURCE),
+    System("xglm-4.5b", xglm(48, 2048, 16, mlp_dim=16384), "4.5B", _SOURCE),
+    System("xglm-7.5b", xglm(32, 4096, 32), "7.5B", _SOURCE),
 )
 
 

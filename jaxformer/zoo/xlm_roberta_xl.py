@@ -24,8 +24,8 @@ _SIZES = ROBERTA | {
 }
 
 SYSTEMS = (
-    System("xlm-roberta-xl", "", bert(36, 2560, 32, **_SIZES), "3.5B", _SOURCE),
-    System("xlm-roberta-xxl", "", bert(48, 4096, 32, **_SIZES), "10.7B", _SOURCE),
+    System("xlm-roberta-xl", bert(36, 2560, 32, **_SIZES), "3.5B", _SOURCE),
+    System("xlm-roberta-xxl", bert(48, 4096, 32, **_SIZES), "10.7B", _SOURCE),
 )
 
 _NORMS = {"norms.0": "attention.self_attn_layer_norm", "norms.1": "LayerNorm"}
