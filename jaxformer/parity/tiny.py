@@ -7,6 +7,13 @@ from typing import Any
 from jaxformer.parity.tiny_images import IMAGES, MLP, SIZES, VIT
 from jaxformer.parity.tiny_sounds import SOUNDS
 
+
+def _rope(rope_type: str, **fields: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": rope_type, **fields}}
+
+
+_STRETCHED = {"factor": 4.0, "original_max_position_embeddings": 8}
+_LINEAR = _rope("linear", rope_theta=100.0, factor=2.5)
 _TOKENS = {"bos_token_id": 3, "eos_token_id": 4, "pad_token_id": 5}
 _BERT = {"vocab_size": 131, **SIZES, **MLP, "max_position_embeddings": 20}
 _ROBERTA = _BERT | {
@@ -44,14 +51,7 @@ _DEEPSEEK = _BERT | {
     "n_shared_experts": 2,
     "n_group": 3,
     "topk_group": 2,
-    "rope_parameters": {
-        "rope_type": "yarn",
-        "rope_theta": 100.0,
-        "factor": 4.0,
-        "original_max_position_embeddings": 8,
-        "mscale": 1.0,
-        "mscale_all_dim": 0.7,
-    },
+    **_rope("yarn", rope_theta=100.0, mscale=1.0, mscale_all_dim=0.7, **_STRETCHED),
 }
 _GEMMA = _LLAMA | {"attention_bias": True}
 _GEMMA2 = _GEMMA | {"num_hidden_layers": 4, "query_pre_attn_scalar": 20, "sliding_window": 4}
@@ -59,7 +59,7 @@ _T5GEMMA = _GEMMA2 | {
     "sliding_window": 7,  # tokens with only padding in their window cannot be compared
     "attn_logit_softcapping": 2.0,
     "final_logit_softcapping": 3.0,
-    "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.5},
+    **_LINEAR,
 }
 _BART = {
     "vocab_size": 131,
@@ -94,6 +94,7 @@ _VISION_TOWER = _PATCHES | {"image_size": 13}
 _FLEXIBLE_TOWER = _PATCHES | {"num_patches": 9}
 
 _CROSS = {"is_decoder": True, "add_cross_attention": True, "vocab_size": 113}
+_GPT2 = _GPT | _CROSS | {"model_type": "gpt2"}
 TINY: dict[str, dict[str, Any]] = {
     **IMAGES,
     **SOUNDS,
@@ -129,27 +130,15 @@ TINY: dict[str, dict[str, Any]] = {
     "openai-gpt": _GPT,
     "gptj": _GPT | {"n_inner": 56, "rotary_dim": 6},
     "gpt_neox": _NEOX
-    | {
-        "rope_parameters": {
-            "rope_type": "dynamic",
-            "rope_theta": 100.0,
-            "partial_rotary_factor": 0.5,
-            "factor": 4.0,
-        },
-        "max_position_embeddings": 8,
-    },
+    | _rope("dynamic", rope_theta=100.0, partial_rotary_factor=0.5, factor=4.0)
+    | {"max_position_embeddings": 8},
     "llama": _LLAMA
     | {
         "attention_bias": True,
         "mlp_bias": True,
-        "rope_parameters": {
-            "rope_type": "llama3",
-            "rope_theta": 100.0,
-            "factor": 4.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8,
-        },
+        **_rope(
+            "llama3", rope_theta=100.0, low_freq_factor=1.0, high_freq_factor=4.0, **_STRETCHED
+        ),
     },
     "mistral": _LLAMA | {"sliding_window": 4},
     "deepseek_v2": _DEEPSEEK
@@ -163,13 +152,7 @@ TINY: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 2,
         "swiglu_limit": 1.5,
         "swiglu_alpha": 1.3,
-        "rope_parameters": {
-            "rope_type": "yarn",
-            "rope_theta": 100.0,
-            "factor": 4.0,
-            "truncate": False,
-            "original_max_position_embeddings": 8,
-        },
+        **_rope("yarn", rope_theta=100.0, truncate=False, **_STRETCHED),
     },
     "olmoe": _PHI3 | {"num_experts": 7, "num_experts_per_tok": 3},
     "qwen2_moe": _PHI3
@@ -194,17 +177,9 @@ TINY: dict[str, dict[str, Any]] = {
     },
     "mixtral": _LLAMA | {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 4},
     "phi": _NEOX
-    | {
-        "num_key_value_heads": 2,
-        "qk_layernorm": True,
-        "rope_parameters": {
-            "rope_type": "linear",
-            "rope_theta": 100.0,
-            "partial_rotary_factor": 0.5,
-            "factor": 4.0,
-        },
-    },
-    "gemma": _GEMMA | {"rope_parameters": {"rope_type": "linear", "factor": 2.5}},
+    | {"num_key_value_heads": 2, "qk_layernorm": True}
+    | _rope("linear", rope_theta=100.0, partial_rotary_factor=0.5, factor=4.0),
+    "gemma": _GEMMA | _rope("linear", factor=2.5),
     "gemma2": _GEMMA2 | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
     "gemma3_text": _GEMMA2
     | {
@@ -215,45 +190,27 @@ TINY: dict[str, dict[str, Any]] = {
             "full_attention": {"rope_type": "linear", "rope_theta": 200.0, "factor": 3.0},
         },
     },
-    "qwen2": _QWEN
-    | {
-        "rope_parameters": {
-            "rope_type": "yarn",
-            "factor": 4.0,
-            "original_max_position_embeddings": 8,
-        }
-    },
+    "qwen2": _QWEN | _rope("yarn", **_STRETCHED),
     "qwen3": _QWEN | {"attention_bias": True, "tie_word_embeddings": True},
     "phi3": _PHI3
     | {
         "sliding_window": 4,
         "original_max_position_embeddings": 8,
         "partial_rotary_factor": 0.75,
-        "rope_parameters": {
-            "rope_type": "longrope",
-            "rope_theta": 100.0,
-            "short_factor": [1.0, 1.1, 1.3],
-            "long_factor": [1.2, 2.0, 3.5],
-        },
+        **_rope(
+            "longrope", rope_theta=100.0, short_factor=[1.0, 1.1, 1.3], long_factor=[1.2, 2.0, 3.5]
+        ),
     },
     "olmo2": _LLAMA
-    | {
-        "attention_bias": True,
-        "rope_parameters": {"rope_type": "dynamic", "factor": 2.0},
-        "max_position_embeddings": 8,
-    },
+    | {"attention_bias": True, "max_position_embeddings": 8}
+    | _rope("dynamic", factor=2.0),
     "olmo3": _LLAMA
     | {
         "num_hidden_layers": 4,
         "sliding_window": 4,
         "rope_parameters": {
             "sliding_attention": {"rope_type": "default", "rope_theta": 30.0},
-            "full_attention": {
-                "rope_type": "yarn",
-                "rope_theta": 100.0,
-                "factor": 4.0,
-                "original_max_position_embeddings": 8,
-            },
+            "full_attention": {"rope_type": "yarn", "rope_theta": 100.0, **_STRETCHED},
         },
     },
     "granite": _LLAMA
@@ -311,20 +268,8 @@ TINY: dict[str, dict[str, Any]] = {
         "emb_layer_norm_before": True,
     },
     "eurobert": _LLAMA
-    | {
-        "attention_bias": True,
-        "mlp_bias": True,
-        "mask_token_id": 7,
-        **_TOKENS,
-        "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.5},
-    },
-    "nomic_bert": _BERT
-    | {
-        "type_vocab_size": 3,
-        "pad_token_id": 3,
-        "head_dim": 12,
-        "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.5},
-    },
+    | {"attention_bias": True, "mlp_bias": True, "mask_token_id": 7, **_TOKENS, **_LINEAR},
+    "nomic_bert": _BERT | {"type_vocab_size": 3, "pad_token_id": 3, "head_dim": 12, **_LINEAR},
     "electra": _BERT | {"embedding_size": 20, "hidden_act": "silu", "type_vocab_size": 3},
     "mpnet": _BERT | {"hidden_act": "relu"},
     "deberta": _DEBERTA | {"max_relative_positions": 5},
@@ -368,13 +313,7 @@ TINY: dict[str, dict[str, Any]] = {
         "window_size": 4,
         **_TOKENS,
     },
-    "opt": {
-        "vocab_size": 131,
-        **SIZES,
-        "ffn_dim": 56,
-        "max_position_embeddings": 20,
-        **_TOKENS,
-    },
+    "opt": {"vocab_size": 131, **SIZES, "ffn_dim": 56, "max_position_embeddings": 20, **_TOKENS},
     "mpt": {
         "vocab_size": 131,
         "d_model": 48,
@@ -438,31 +377,22 @@ TINY: dict[str, dict[str, Any]] = {
         "eos_token_id": 2,
     },
     "encoder-decoder": {
-        "encoder": {"model_type": "bert", **_BERT, "type_vocab_size": 3},
-        "decoder": {
-            "model_type": "bert",
-            **_BERT,
-            **_CROSS,
-            "hidden_size": 40,
-            "num_attention_heads": 5,
-        },
+        "encoder": _BERT | {"model_type": "bert", "type_vocab_size": 3},
+        "decoder": _BERT
+        | _CROSS
+        | {"model_type": "bert", "hidden_size": 40, "num_attention_heads": 5},
         "pad_token_id": 5,
         "decoder_start_token_id": 3,
     },
     "vision-encoder-decoder": {
-        "encoder": {"model_type": "vit", **VIT},
-        "decoder": {
-            "model_type": "gpt2",
-            **_GPT,
-            **_CROSS,
-            "scale_attn_by_inverse_layer_idx": True,
-        },
+        "encoder": VIT | {"model_type": "vit"},
+        "decoder": _GPT2 | {"scale_attn_by_inverse_layer_idx": True},
         "pad_token_id": 5,
         "decoder_start_token_id": 3,
     },
     "speech-encoder-decoder": {
         "encoder": {"model_type": "wav2vec2", **SOUNDS["wav2vec2"]},
-        "decoder": {"model_type": "gpt2", **_GPT, **_CROSS},
+        "decoder": _GPT2,
         "pad_token_id": 5,
         "decoder_start_token_id": 3,
     },
