@@ -44,7 +44,7 @@ from jaxformer.models import (
 )
 from jaxformer.models.heads.labels import Pooling
 from jaxformer.nn import MLP, PreNorm
-from jaxformer.zoo.common.basics import NUMBERS, fused_attention, fused_gate
+from jaxformer.zoo.common.basics import BASE_SIZES, NUMBERS, fused_attention, fused_gate
 
 _BASES = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)}
 
@@ -107,13 +107,7 @@ _FIELDS = (
     Computed(_read_windows, _write_windows),
     *numbers(
         NUMBERS,
-        {
-            "num_hidden_layers": 22,
-            "hidden_size": 768,
-            "num_attention_heads": 12,
-            "intermediate_size": 1152,
-            "vocab_size": 50368,
-        },
+        BASE_SIZES | {"num_hidden_layers": 22, "intermediate_size": 1152, "vocab_size": 50368},
     ),
     PaddingId(),
     Computed(_read_norms, _write_norms),

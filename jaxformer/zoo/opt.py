@@ -21,6 +21,7 @@ from jaxformer.hub.model_format import CountedByMask, ModelFormat
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.nn import PostNorm, PreNorm, TokenEmbeddings
 from jaxformer.zoo.common.bart_like import block_names
+from jaxformer.zoo.common.basics import NUMBERS
 from jaxformer.zoo.common.decoders import classes, decoder_names
 from jaxformer.zoo.common.gpt_like import TIED, gpt
 
@@ -45,12 +46,9 @@ _FIELDS = (
     Expect("learned_embeddings", True),
     Expect("scale_embeddings", False),
     *numbers(
-        {
-            "num_layers": "num_hidden_layers",
-            "model_dim": "hidden_size",
-            "num_heads": "num_attention_heads",
+        NUMBERS
+        | {
             "mlp_dim": "ffn_dim",
-            "vocab_size": "vocab_size",
             "dropout": "dropout",
             "self_attention.dropout": "attention_dropout",
         }

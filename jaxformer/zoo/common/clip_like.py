@@ -16,7 +16,7 @@ from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.weights.layouts import Patches
 from jaxformer.hub.weights.weight_map import block
 from jaxformer.models import Projection, VisionConfig
-from jaxformer.zoo.common.basics import SIZES, of_head, projections
+from jaxformer.zoo.common.basics import BASE_SIZES, SIZES, of_head, projections
 
 # The authors give 63M for CLIP's text tower; there, towers include their projections.
 COUNTS = "https://github.com/mlfoundations/open_clip/blob/main/docs/model_profile.csv"
@@ -82,11 +82,5 @@ IMAGE_NAMES = {
 LAYOUTS = {"patch_projection.kernel": Patches()}
 _DEFAULTS = {"num_hidden_layers": 12, "attention_dropout": 0.0}
 TEXT_DEFAULTS = _DEFAULTS | {"num_attention_heads": 8, "pad_token_id": 1, "eos_token_id": 49407}
-IMAGE_DEFAULTS = _DEFAULTS | {
-    "hidden_size": 768,
-    "intermediate_size": 3072,
-    "num_attention_heads": 12,
-    "num_channels": 3,
-    "image_size": 224,
-}
+IMAGE_DEFAULTS = _DEFAULTS | BASE_SIZES | {"num_channels": 3, "image_size": 224}
 BUFFERS = ("*embeddings.position_ids",)
