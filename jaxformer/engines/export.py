@@ -93,12 +93,9 @@ def export_model(
     except ConfigError as error:
         raise ConfigError(f"{error}; {_fitting(pretrained)}") from error
     kept = dtype or str(next(iter(pretrained.parameters.values())).dtype)
-    config = pretrained.config
-    kind = "encoder-decoder" if config.is_encoder_decoder else "decoder"
-    kind = kind if config.is_encoder_decoder or config.causal else "encoder"
     description = {
         "format": format,
-        "kind": "speech" if writes_speech(pretrained) else kind,
+        "kind": _kind(pretrained),
         "architecture": pretrained.checkpoint.architecture.name,
         "dtype": kept,
         "source": source,
@@ -115,6 +112,14 @@ def export_model(
     # While it is written, a converter reads a Hugging Face folder of the same size.
     sizes = [2 * array.nbytes for array in pretrained.parameters.values()]
     write_whole(folder, sum(sizes), write)
+
+
+def _kind(pretrained: Pretrained) -> str:
+    if writes_speech(pretrained):
+        return "speech"
+    if pretrained.config.is_encoder_decoder:
+        return "encoder-decoder"
+    return "decoder" if pretrained.config.causal else "encoder"
 
 
 def engines_for(folder: Path, names: Sequence[str]) -> list[Engine]:
