@@ -25,6 +25,7 @@ from jaxformer.zoo.common.vit_like import (
     MODULES,
     module_names,
     names,
+    patch_grid,
     read_patches,
     vit,
     write_patches,
@@ -72,8 +73,7 @@ def _read_positions(hf_config: HFConfig) -> dict[str, Any]:
         )
     if not hf_config.take("use_absolute_position_embeddings", False):
         values["position"] = NoPosition()
-    sizes = zip(values["image_size"], values["patch_size"], strict=True)
-    bias = PatchBias(tuple(pixels // size for pixels, size in sizes), shared=bool(shared))
+    bias = PatchBias(patch_grid(values), shared=bool(shared))
     return values | {"relative_position": bias if by_layer or shared else None}
 
 

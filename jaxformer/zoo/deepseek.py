@@ -240,6 +240,14 @@ _FIELDS = (
     Activation(default="silu"),
     Expect("moe_layer_freq", 1),
 )
+_DEFAULTS = {
+    **DEFAULTS,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "qk_nope_head_dim": 128,
+}
 # The training loss of files with custom code, and where their experts are.
 _HARMLESS = ("aux_loss_alpha", "ep_size", "seq_aux")
 
@@ -255,17 +263,12 @@ FORMATS = (
             Expect("mlp_bias", False),
         ),
         {
-            **DEFAULTS,
+            **_DEFAULTS,
             "vocab_size": 102_400,
             "num_key_value_heads": None,
             "n_shared_experts": 2,
             "n_routed_experts": 64,
             "routed_scaling_factor": 1.0,
-            "kv_lora_rank": 512,
-            "q_lora_rank": 1536,
-            "qk_rope_head_dim": 64,
-            "v_head_dim": 128,
-            "qk_nope_head_dim": 128,
             "n_group": None,
             "topk_group": None,
             "topk_method": _GREEDY,
@@ -289,7 +292,7 @@ FORMATS = (
             Expect("topk_method", "noaux_tc"),
         ),
         {
-            **DEFAULTS,
+            **_DEFAULTS,
             "vocab_size": 129_280,
             "hidden_size": 7168,
             "intermediate_size": 18432,
@@ -300,11 +303,6 @@ FORMATS = (
             "n_shared_experts": 1,
             "n_routed_experts": 256,
             "routed_scaling_factor": 2.5,
-            "kv_lora_rank": 512,
-            "q_lora_rank": 1536,
-            "qk_rope_head_dim": 64,
-            "v_head_dim": 128,
-            "qk_nope_head_dim": 128,
             "n_group": 8,
             "topk_group": 4,
             "num_experts_per_tok": 8,

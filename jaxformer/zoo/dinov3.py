@@ -17,7 +17,7 @@ from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import VisionConfig
 from jaxformer.nn import MLP, DotProductAttention, PreNorm
 from jaxformer.zoo.common.basics import SIZES, projections, sized
-from jaxformer.zoo.common.vit_like import BACKBONE, read_patches, write_patches
+from jaxformer.zoo.common.vit_like import BACKBONE, patch_grid, read_patches, write_patches
 from jaxformer.zoo.system import System
 
 _dinov3 = partial(VisionConfig, interpolate_positions=True, mask_token=True, heads=())
@@ -68,13 +68,9 @@ def _read_patches(hf_config: HFConfig) -> dict[str, Any]:
     registers = hf_config.number("num_register_tokens", 0)
     values = read_patches(hf_config, 1 + registers)
     del values["patch"]
-    pairs = zip(values["image_size"], values["patch_size"], strict=True)
     theta = float(hf_config.number("rope_theta", 100.0))
-    grid = tuple(pixels // patch for pixels, patch in pairs)
-    return values | {
-        "register_tokens": registers,
-        "position": RoPE2D(grid=grid, theta=theta, prefix=1 + registers),
-    }
+    position = RoPE2D(grid=patch_grid(values), theta=theta, prefix=1 + registers)
+    return values | {"register_tokens": registers, "position": position}
 
 
 def _write_patches(config: VisionConfig) -> dict[str, Any]:

@@ -57,14 +57,17 @@ def _pair(size: int | list[int]) -> tuple[int, int]:
 
 def read_patches(hf_config: HFConfig, prefix: int) -> dict[str, Any]:
     """Returns the sizes of images and patches, and the positions."""
-    image, patch = (_pair(hf_config.take(name, size)) for name, size in _SIZES.items())
-    count = (image[0] // patch[0]) * (image[1] // patch[1])
-    return {
-        "image_size": image,
-        "patch_size": patch,
-        "patch": patch[0],
-        "position": Learned(prefix + count),
-    }
+    sizes = {name: _pair(hf_config.take(name, size)) for name, size in _SIZES.items()}
+    rows, columns = patch_grid(sizes)
+    position = Learned(prefix + rows * columns)
+    return sizes | {"patch": sizes["patch_size"][0], "position": position}
+
+
+def patch_grid(values: Mapping[str, Any]) -> tuple[int, int]:
+    """Returns the rows and columns of patches of the images that `read_patches` has read."""
+    pairs = zip(values["image_size"], values["patch_size"], strict=True)
+    height, width = (pixels // patch for pixels, patch in pairs)
+    return height, width
 
 
 def write_patches(config: VisionConfig) -> dict[str, Any]:
