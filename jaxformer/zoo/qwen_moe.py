@@ -183,6 +183,18 @@ def _names(config: DecoderConfig) -> dict[str, str]:
     return NAMES | expert_names("mlp", **MLP) | dense_names(config, **MLP)
 
 
+_DEFAULTS = {
+    **DEFAULTS,
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "num_hidden_layers": 24,
+    "max_position_embeddings": 32768,
+    "sliding_window": 4096,
+    "norm_topk_prob": False,
+    "router_aux_loss_coef": 0.001,
+    "decoder_sparse_step": 1,
+}
+
 FORMATS = (
     llama_format(
         "qwen2_moe",
@@ -199,23 +211,15 @@ FORMATS = (
             RENORMALIZE,
         ),
         {
-            **DEFAULTS,
-            "vocab_size": 151936,
-            "hidden_size": 2048,
+            **_DEFAULTS,
             "intermediate_size": 5632,
-            "num_hidden_layers": 24,
             "num_attention_heads": 16,
             "num_key_value_heads": 16,
-            "max_position_embeddings": 32768,
-            "sliding_window": 4096,
             "max_window_layers": 28,
             "moe_intermediate_size": 1408,
             "shared_expert_intermediate_size": 5632,
             "num_experts": 60,
             "num_experts_per_tok": 4,
-            "norm_topk_prob": False,
-            "router_aux_loss_coef": 0.001,
-            "decoder_sparse_step": 1,
         },
         make=_qwen2_moe,
         weight_map=lambda config: WeightMap(_names(config) | _SHARED),
@@ -235,20 +239,12 @@ FORMATS = (
             RENORMALIZE,
         ),
         {
-            **DEFAULTS,
-            "vocab_size": 151936,
-            "hidden_size": 2048,
+            **_DEFAULTS,
             "intermediate_size": 6144,
-            "num_hidden_layers": 24,
             "num_key_value_heads": 4,
-            "max_position_embeddings": 32768,
-            "sliding_window": 4096,
             "moe_intermediate_size": 768,
             "num_experts": 128,
             "num_experts_per_tok": 8,
-            "norm_topk_prob": False,
-            "router_aux_loss_coef": 0.001,
-            "decoder_sparse_step": 1,
         },
         make=_qwen3_moe,
         weight_map=lambda config: WeightMap(_names(config)),
