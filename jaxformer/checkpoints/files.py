@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxformer.errors import StorageError
-from jaxformer.io.files import DAMAGED, damaged_name, remove_folder, replacing
+from jaxformer.io.files import DAMAGED, damaged_name, remove_folder, write_text
 from jaxformer.io.paths import AnyPath, is_remote
 
 _TEMPORARY = ".orbax-checkpoint-tmp"
@@ -159,5 +159,4 @@ def remove_leftovers(folder: AnyPath) -> None:
 
 def write_json(path: AnyPath, data: object) -> None:
     """Writes a JSON file atomically."""
-    with replacing(path) as aside:
-        aside.write_text(json.dumps(data, indent=1) + "\n")
+    write_text(path, json.dumps(data, indent=1) + "\n")

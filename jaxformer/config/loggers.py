@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from jaxformer.checks import check_types
 from jaxformer.errors import ConfigError, first_line
 from jaxformer.extras import check_installed, optional_module
-from jaxformer.io.files import replacing
+from jaxformer.io.files import write_text
 
 WANDB_ID = "wandb_run_id"
 """The file in a run's folder with the id of its W&B run."""
@@ -161,8 +161,7 @@ class _WandbWriter(RunWriter):
             settings=settings,
         )
         if known is None:
-            with replacing(file) as aside:
-                aside.write_text(self._run.id + "\n", encoding="utf-8")
+            write_text(file, self._run.id + "\n")
         # Uses an explicit step: a killed run logs the steps after its last checkpoint again.
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")

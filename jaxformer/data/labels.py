@@ -22,8 +22,8 @@ from jaxformer.io.files import (
     check_digests,
     read_bytes,
     read_json,
-    replacing,
     write_digests,
+    write_text,
 )
 
 _FILE, _DIGEST = LABEL_FILES = ("labels.json", "labels.json.sha256")
@@ -90,8 +90,7 @@ def in_order(found: Sequence[str], order: Sequence[str]) -> tuple[str, ...]:
 
 
 def _write(file: Path, text: str) -> None:
-    with replacing(file) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(file, text)
     write_digests(file.with_name(_DIGEST), [_FILE])
 
 

@@ -111,6 +111,12 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
             temporary.unlink()
 
 
+def write_text(path: str | os.PathLike, text: str, newline: str | None = None) -> None:
+    """Writes a text file in UTF-8, which replaces `path` once it is complete."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline=newline)
+
+
 def lock_file(path: Path) -> IO:
     """Opens a lock file: created if absent, never truncated, never through a symbolic link."""
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
@@ -270,8 +276,7 @@ def md5_of(path: Path) -> str:
 def write_digests(record: Path, names: Iterable[str]) -> None:
     """Writes the digests of some files in the format of ``sha256sum --check``."""
     lines = [f"{sha256_of(record.with_name(name))}  {name}\n" for name in sorted(names)]
-    with replacing(record) as temporary:
-        temporary.write_text("".join(lines), encoding="utf-8")
+    write_text(record, "".join(lines))
 
 
 def add_digests(record: Path, names: Iterable[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from jaxformer.checks import check_argument
 from jaxformer.errors import ArgumentError
-from jaxformer.io.files import read_bytes, replacing
+from jaxformer.io.files import read_bytes, write_text
 
 _STYLE = """\
 :root { color-scheme: light dark; --text: #1f2328; --back: #fff; --quiet: #59636e; --line: #d1d9e0;
@@ -96,8 +96,7 @@ class Page:
         path = Path(path)
         if path.suffix != ".html":
             raise ArgumentError(f"path = {str(path)!r}: must end in .html")
-        with replacing(path) as temporary:
-            temporary.write_text(self._document(), encoding="utf-8")
+        write_text(path, self._document())
         return path
 
     def _document(self) -> str:

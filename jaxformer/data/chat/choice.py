@@ -21,7 +21,7 @@ from jaxformer.data.chat.template import (
 )
 from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerFile, TokenizerSpec
 from jaxformer.errors import ConfigError, DataError, did_you_mean
-from jaxformer.io.files import replacing
+from jaxformer.io.files import write_text
 from jaxformer.io.paths import any_path, is_remote
 from jaxformer.io.staging import staged
 
@@ -187,5 +187,4 @@ def _origin(spec: TokenizerSpec) -> Path | None:
 
 
 def _write(path: Path, text: str) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="")
+    write_text(path, text, newline="")

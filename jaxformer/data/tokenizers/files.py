@@ -17,7 +17,7 @@ from jaxformer.data.tokenizers.sentencepiece import read_sentencepiece, sentence
 from jaxformer.data.tokenizers.special_tokens import ids_of
 from jaxformer.data.tokenizers.tiktoken import is_tiktoken, tiktoken_tokenizer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.io.files import check_no_pointer, ordinary_file, read_bytes, replacing
+from jaxformer.io.files import check_no_pointer, ordinary_file, read_bytes, write_text
 from jaxformer.io.model_files import TOKENIZER, read_object, small_file_in
 from jaxformer.io.notices import warn_once
 
@@ -186,8 +186,7 @@ def write_tokenizer(
             settings[f"{role}_token"] = tokenizer.id_to_token(first)
     texts = (tokenizer.to_str(pretty=True), json.dumps(settings, indent=2) + "\n")
     for name, text in zip(TOKENIZER_FILES, texts, strict=True):
-        with replacing(folder / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_text(folder / name, text)
 
 
 class _Step(NamedTuple):

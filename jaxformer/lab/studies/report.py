@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxformer.checkpoints.files import write_json
-from jaxformer.io.files import replacing
+from jaxformer.io.files import write_text
 from jaxformer.io.tables import write_table
 from jaxformer.lab.drawing import save
 from jaxformer.lab.page import Page
@@ -76,8 +76,7 @@ def write_report(
             page.figure(path, section.caption)
             lines += [f"![{section.caption}]({path.name})", ""]
     files = [page.write(folder / "index.html"), folder / "report.md"]
-    with replacing(files[1]) as aside:
-        aside.write_text("\n".join(lines), encoding="utf-8")
+    write_text(files[1], "\n".join(lines))
     write_json(folder / "results.json", list(records))
     write_table(folder / "results.csv", lambda: iter(records))
     return [*files, folder / "results.json", folder / "results.csv", *pictures]

@@ -12,7 +12,7 @@ from jaxformer.config.loggers import TensorBoard
 from jaxformer.config.train import cost
 from jaxformer.data import Data
 from jaxformer.errors import ConfigError, did_you_mean
-from jaxformer.io.files import replacing
+from jaxformer.io.files import write_text
 from jaxformer.io.paths import AnyPath
 from jaxformer.io.serialization import to_json
 from jaxformer.models.parameters import Parameters
@@ -150,8 +150,7 @@ def print_conclusion(
     """Writes the results and a plot into the run's folder, and prints a summary."""
     if sample:
         print(f"\n--- a sample of the model's text {'-' * 40}\n{sample}\n{'-' * 72}")
-        with replacing(logs / "sample.txt") as aside:
-            aside.write_text(sample)
+        write_text(logs / "sample.txt", sample)
     files = conclusion.save(logs / EVALUATION_FILE, folder, config.data)
     if conclusion.texts:
         one, several = config.data.product
@@ -212,8 +211,7 @@ def _save(texts: Sequence[GeneratedText], kind: str, file: Path) -> None:
     """Writes tab-separated lines of source, reference and generated text."""
     lines = [("source", "reference", kind), *(text[:3] for text in texts)]
     content = "".join("\t".join(" ".join(part.split()) for part in line) + "\n" for line in lines)
-    with replacing(file) as aside:
-        aside.write_text(content, encoding="utf-8")
+    write_text(file, content)
 
 
 def shown(texts: Sequence[GeneratedText], kind: str, most: int = 5) -> str:

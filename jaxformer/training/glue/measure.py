@@ -14,7 +14,7 @@ from jaxformer.data.tasks.glue import GlueFolder
 from jaxformer.data.tasks.glue_tasks import DIAGNOSTIC, TASKS, GlueTask
 from jaxformer.data.tasks.labelled_text import LabelledRow
 from jaxformer.errors import ConfigError
-from jaxformer.io.files import read_json, replacing
+from jaxformer.io.files import read_json, write_text
 from jaxformer.models.heads.metrics import classification_scores
 from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
 from jaxformer.pretrained.prediction.predictor import Predictor
@@ -114,6 +114,5 @@ def _submit(model: Predictor, files: GlueFolder, split: str, file: Path) -> str:
     lines = ["index\tprediction"]
     lines += [f"{query.index}\t{label}" for query, label in zip(queries, predicted, strict=True)]
     file.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(file) as temporary:
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_text(file, "\n".join(lines) + "\n")
     return file.relative_to(file.parents[1]).as_posix()

@@ -11,7 +11,7 @@ from rich.table import Table
 from jaxformer.checkpoints.files import write_json
 from jaxformer.data.tasks.glue_tasks import TASKS
 from jaxformer.io.console import console
-from jaxformer.io.files import ordinary_file, replacing
+from jaxformer.io.files import ordinary_file, replacing, write_text
 from jaxformer.training.glue.measure import SUBMISSION, Measured
 from jaxformer.training.glue.plan import GlueRun
 
@@ -100,8 +100,7 @@ def report(results: Mapping[str, TaskResult], folder: Path) -> list[Path]:
     rows = _rows(results, content)
     write_json(folder / "results.json", content)
     lines = [" | ".join(row) for row in (rows[0], ("---", "---", "---:"), *rows[1:])]
-    with replacing(folder / "results.md") as temporary:
-        temporary.write_text("".join(f"| {line} |\n" for line in lines), encoding="utf-8")
+    write_text(folder / "results.md", "".join(f"| {line} |\n" for line in lines))
     table = Table(*rows[0])
     table.columns[-1].justify = "right"
     for row in rows[1:]:

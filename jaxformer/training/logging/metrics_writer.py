@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from jaxformer.checkpoints.run_dir import METRICS_FILE
 from jaxformer.config.loggers import Guarded, LoggedRun, Logger, TensorBoard
 from jaxformer.errors import DataError
-from jaxformer.io.files import damaged_name, is_there, parse_json, read_bytes, replacing
+from jaxformer.io.files import damaged_name, is_there, parse_json, read_bytes, replacing, write_text
 from jaxformer.io.paths import AnyPath, any_path
 
 _log = logging.getLogger(__name__)
@@ -53,8 +53,7 @@ class MetricsLog:
                 num_rows,
             )
         self.num_rows = len(rows)
-        with replacing(self._path) as aside:
-            aside.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_text(self._path, "".join(json.dumps(row) + "\n" for row in rows))
         # Line buffering, so that a killed process loses at most one line.
         self._file = self._path.open("a", buffering=1)
         run = LoggedRun(folder, step, config)

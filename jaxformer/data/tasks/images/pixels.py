@@ -14,7 +14,7 @@ import numpy as np
 from jaxformer.checks import check_field, check_types
 from jaxformer.data.files.record import EmbeddedFile
 from jaxformer.errors import DataError, StorageError
-from jaxformer.io.files import ordinary_file, replacing
+from jaxformer.io.files import ordinary_file, write_text
 
 PREPROCESSOR = "preprocessor_config.json"
 """The file with the settings of how images are scaled and normalised."""
@@ -150,8 +150,7 @@ def keep_preprocessor(folder: str | os.PathLike, values: Mapping[str, Any]) -> N
     """Writes a preprocessor_config.json into a run's folder, beside its tokenizer."""
     file = Path(folder, "tokenizer", PREPROCESSOR)
     file.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(file) as temporary:
-        temporary.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    write_text(file, json.dumps(values, indent=2) + "\n")
 
 
 def open_image(file: Path | EmbeddedFile, channels: int) -> Any:

@@ -15,7 +15,7 @@ from jaxformer.data.tasks.sounds.clips import Clips
 from jaxformer.data.tasks.sounds.masked import MaskedSounds
 from jaxformer.errors import DataError
 from jaxformer.extras import optional_module
-from jaxformer.io.files import replacing
+from jaxformer.io.files import write_text
 
 VOICES = (
     "en-us", "en-us+f1", "en-us+f2", "en-us+f4", "en-us+m1", "en-us+m3", "en-us+m4", "en-us+m7",
@@ -124,8 +124,7 @@ def _speak(data: Any, tables: Sequence[Path]) -> None:
         soundfile.write(file, say(text, spoken, data.sampling_rate), data.sampling_rate)
         lines[side].append(f"{file.name},{text}")
     for table, own in zip(tables, lines, strict=True):
-        with replacing(table) as aside:
-            aside.write_text("\n".join(own) + "\n", encoding="utf-8")
+        write_text(table, "\n".join(own) + "\n")
 
 
 def _sentence(rng: np.random.Generator) -> str:
