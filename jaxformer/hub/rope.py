@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxformer.errors import ConfigError
 from jaxformer.functional.positions.rope import NoScaling, Scaling
@@ -23,50 +23,22 @@ _LONGEST = "max_position_embeddings"
 _FRACTION = "partial_rotary_factor"
 
 
-class _Kind(NamedTuple):
-    """A scaling, and its fields: name in transformers -> name in our class."""
-
-    scaling: type[Scaling]
-    names: Mapping[str, str]
-
-
-_KINDS = {
-    "default": _Kind(NoScaling, {}),
-    "linear": _Kind(LinearScaling, {"factor": "factor"}),
-    "dynamic": _Kind(DynamicNTK, {"factor": "factor"}),
-    "llama3": _Kind(
-        Llama3Scaling,
-        {
-            "factor": "factor",
-            "low_freq_factor": "low_frequency_factor",
-            "high_freq_factor": "high_frequency_factor",
-            _ORIGINAL: "original_max_length",
-        },
-    ),
-    "yarn": _Kind(
-        YaRN,
-        {
-            "factor": "factor",
-            "beta_fast": "beta_fast",
-            "beta_slow": "beta_slow",
-            "truncate": "truncate",
-            "mscale": "mscale",
-            "mscale_all_dim": "mscale_all_dim",
-            "attention_factor": "attention_factor",
-            _ORIGINAL: "original_max_length",
-        },
-    ),
-    "longrope": _Kind(
-        LongRoPE,
-        {
-            "short_factor": "short_factors",
-            "long_factor": "long_factors",
-            "factor": "factor",
-            "attention_factor": "attention_factor",
-            _ORIGINAL: "original_max_length",
-        },
-    ),
+_KINDS: dict[str, type[Scaling]] = {
+    "default": NoScaling,
+    "linear": LinearScaling,
+    "dynamic": DynamicNTK,
+    "llama3": Llama3Scaling,
+    "yarn": YaRN,
+    "longrope": LongRoPE,
 }
+_NAMES = {
+    "low_frequency_factor": "low_freq_factor",
+    "high_frequency_factor": "high_freq_factor",
+    "short_factors": "short_factor",
+    "long_factors": "long_factor",
+    "original_max_length": _ORIGINAL,
+}
+"""Field of a scaling -> its name in transformers, if that differs."""
 # Fields of published files that do not change the outputs.
 _HARMLESS = ("type", "finetuned")
 
@@ -168,18 +140,26 @@ def write_scaling(scaling: Scaling) -> dict[str, Any] | None:
     """Returns the `rope_scaling` object of a scaling that transformers knows, or None."""
     if type(scaling) is NoScaling:
         return None
-    name = next((name for name, kind in _KINDS.items() if kind.scaling is type(scaling)), None)
+    name = next((name for name, kind in _KINDS.items() if kind is type(scaling)), None)
     if name is None:
         raise ConfigError(
             f"the scaling {scaling!r} is not in transformers: must be one of {', '.join(_KINDS)}"
         )
     usual = {field.name: field.default for field in fields(scaling)}
-    values = {theirs: (getattr(scaling, ours), ours) for theirs, ours in _KINDS[name].names.items()}
-    return {"rope_type": name} | {
-        theirs: list(value) if isinstance(value, tuple) else value
-        for theirs, (value, ours) in values.items()
-        if value != usual[ours]
-    }
+    written: dict[str, Any] = {"rope_type": name}
+    for ours, theirs in _names_of(type(scaling)).items():
+        value = getattr(scaling, ours)
+        if value != usual[ours]:
+            written[theirs] = list(value) if isinstance(value, tuple) else value
+    return written
+
+
+def _names_of(kind: type[Scaling]) -> dict[str, str]:
+    """The fields of a scaling -> their names in an object of `rope_parameters`."""
+    names = {field.name: _NAMES.get(field.name, field.name) for field in fields(kind)}
+    if kind is DynamicNTK:  # scales from `max_position_embeddings` on
+        del names["original_max_length"]
+    return names
 
 
 def _dictionary(value: Any, where: str, hf_config: HFConfig) -> dict[str, Any]:
@@ -213,23 +193,23 @@ def _rope(
 def _scaling(own: HFConfig, hf_config: HFConfig) -> Scaling:
     """Reads the scaling from an object of `rope_parameters`."""
     kind = own.choose("rope_type", _KINDS)
-    given = {ours: _value(own, theirs) for theirs, ours in kind.names.items()}
+    names = _names_of(kind)
+    given = {ours: _value(own, theirs) for ours, theirs in names.items()}
     longest = hf_config.number(_LONGEST, None)
     outside = hf_config.number(_ORIGINAL, None)
-    if kind.scaling is DynamicNTK:
+    if kind is DynamicNTK:
         given["original_max_length"] = longest
-    elif _ORIGINAL in kind.names:
+    elif "original_max_length" in names:
         # As in transformers, the field outside the object takes precedence.
         given["original_max_length"] = outside or given["original_max_length"] or longest
-    if kind.scaling in (YaRN, LongRoPE) and given["factor"] is None and longest is not None:
+    if kind in (YaRN, LongRoPE) and given["factor"] is None and longest is not None:
         given["factor"] = longest / given["original_max_length"]
-    theirs = {ours: theirs for theirs, ours in kind.names.items()}
-    for field in fields(kind.scaling):
+    for field in fields(kind):
         if given[field.name] is None and field.default is MISSING:
-            name = theirs.get(field.name, _LONGEST)
+            name = names.get(field.name, _LONGEST)
             raise ConfigError(f"{own.path}: the field {name!r} is missing")
     try:
-        return kind.scaling(**{ours: x for ours, x in given.items() if x is not None})
+        return kind(**{ours: x for ours, x in given.items() if x is not None})
     except ConfigError as error:
         raise ConfigError(f"{own.path}: {error}") from error
 
