@@ -9,89 +9,70 @@ import jax.numpy as jnp
 if TYPE_CHECKING:
     from jaxformer.hub.model_format import Architecture, Formats, ModelFormat
 
+_LABELS = "ForQuestionAnswering ForSequenceClassification ForTokenClassification Model"
+_ENCODER = f"ForMaskedLM ForMultipleChoice {_LABELS}"
 _NAMES = {
     "albert": (
-        "AlbertModel AlbertForPreTraining AlbertForMaskedLM AlbertForSequenceClassification "
-        "AlbertForMultipleChoice AlbertForTokenClassification AlbertForQuestionAnswering"
+        "Albert: Model ForPreTraining ForMaskedLM ForSequenceClassification ForMultipleChoice "
+        "ForTokenClassification ForQuestionAnswering"
     ),
     "bart": (
-        "BartForCausalLM BartForConditionalGeneration BartForQuestionAnswering "
-        "BartForSequenceClassification BartModel"
+        "Bart: ForCausalLM ForConditionalGeneration ForQuestionAnswering "
+        "ForSequenceClassification Model"
     ),
-    "beit": "BeitForImageClassification BeitForMaskedImageModeling BeitModel",
+    "beit": "Beit: ForImageClassification ForMaskedImageModeling Model",
     "bert": (
-        "BertForCausalLM BertForMaskedLM BertForMultipleChoice BertForNextSentencePrediction "
-        "BertForPreTraining BertForQuestionAnswering BertForSequenceClassification "
-        "BertForTokenClassification BertModel"
+        "Bert: ForCausalLM ForMaskedLM ForMultipleChoice ForNextSentencePrediction "
+        f"ForPreTraining {_LABELS}"
     ),
-    "big_bird": (
-        "BigBirdForCausalLM BigBirdForMaskedLM BigBirdForMultipleChoice BigBirdForPreTraining "
-        "BigBirdForQuestionAnswering BigBirdForSequenceClassification "
-        "BigBirdForTokenClassification BigBirdModel"
-    ),
-    "blenderbot": "BlenderbotForConditionalGeneration BlenderbotModel",
-    "blenderbot-small": "BlenderbotSmallForConditionalGeneration BlenderbotSmallModel",
-    "bloom": "BloomForCausalLM BloomModel",
-    "clip": "CLIPModel CLIPTextModel CLIPTextModelWithProjection CLIPVisionModel",
-    "dinov2": "Dinov2ForImageClassification Dinov2Model",
-    "distilbert": (
-        "DistilBertForMaskedLM DistilBertForMultipleChoice DistilBertForQuestionAnswering "
-        "DistilBertForSequenceClassification DistilBertForTokenClassification DistilBertModel"
-    ),
-    "electra": (
-        "ElectraForCausalLM ElectraForMaskedLM ElectraForMultipleChoice ElectraForPreTraining "
-        "ElectraForQuestionAnswering ElectraForSequenceClassification "
-        "ElectraForTokenClassification ElectraModel"
-    ),
-    "encoder-decoder": "EncoderDecoderModel",
-    "gemma": "GemmaForCausalLM GemmaModel",
-    "gpt2": "GPT2LMHeadModel GPT2Model",
-    "gpt_neo": "GPTNeoForCausalLM GPTNeoModel",
-    "gptj": "GPTJForCausalLM GPTJModel",
-    "llama": "LlamaForCausalLM LlamaModel",
-    "longt5": "LongT5ForConditionalGeneration LongT5Model",
-    "marian": "MarianModel MarianMTModel",
+    "big_bird": f"BigBird: ForCausalLM ForMaskedLM ForMultipleChoice ForPreTraining {_LABELS}",
+    "blenderbot": "Blenderbot: ForConditionalGeneration Model",
+    "blenderbot-small": "BlenderbotSmall: ForConditionalGeneration Model",
+    "bloom": "Bloom: ForCausalLM Model",
+    "clip": "CLIP: Model TextModel TextModelWithProjection VisionModel",
+    "dinov2": "Dinov2: ForImageClassification Model",
+    "distilbert": f"DistilBert: {_ENCODER}",
+    "electra": f"Electra: ForCausalLM ForMaskedLM ForMultipleChoice ForPreTraining {_LABELS}",
+    "encoder-decoder": "EncoderDecoder: Model",
+    "gemma": "Gemma: ForCausalLM Model",
+    "gpt2": "GPT2: LMHeadModel Model",
+    "gpt_neo": "GPTNeo: ForCausalLM Model",
+    "gptj": "GPTJ: ForCausalLM Model",
+    "llama": "Llama: ForCausalLM Model",
+    "longt5": "LongT5: ForConditionalGeneration Model",
+    "marian": "Marian: Model MTModel",
     "mbart": (
-        "MBartForConditionalGeneration MBartForQuestionAnswering MBartForSequenceClassification "
-        "MBartModel"
+        "MBart: ForConditionalGeneration ForQuestionAnswering ForSequenceClassification Model"
     ),
-    "mistral": "MistralForCausalLM MistralModel",
-    "mt5": "MT5EncoderModel MT5ForConditionalGeneration MT5Model",
-    "opt": "OPTForCausalLM OPTModel",
-    "pegasus": "PegasusForConditionalGeneration PegasusModel",
-    "regnet": "RegNetForImageClassification RegNetModel",
-    "resnet": "ResNetForImageClassification ResNetModel",
-    "roberta": (
-        "RobertaForCausalLM RobertaForMaskedLM RobertaForMultipleChoice "
-        "RobertaForQuestionAnswering RobertaForSequenceClassification "
-        "RobertaForTokenClassification RobertaModel"
-    ),
-    "roberta-prelayernorm": (
-        "RobertaPreLayerNormForCausalLM RobertaPreLayerNormForMaskedLM "
-        "RobertaPreLayerNormForMultipleChoice RobertaPreLayerNormForQuestionAnswering "
-        "RobertaPreLayerNormForSequenceClassification RobertaPreLayerNormForTokenClassification "
-        "RobertaPreLayerNormModel"
-    ),
-    "roformer": (
-        "RoFormerForMaskedLM RoFormerForMultipleChoice RoFormerForQuestionAnswering "
-        "RoFormerForSequenceClassification RoFormerForTokenClassification RoFormerModel"
-    ),
-    "speech-encoder-decoder": "SpeechEncoderDecoderModel",
-    "t5": "T5EncoderModel T5ForConditionalGeneration T5Model",
-    "vision-encoder-decoder": "VisionEncoderDecoderModel",
-    "vision-text-dual-encoder": "VisionTextDualEncoderModel",
-    "vit": "ViTForImageClassification ViTModel",
-    "wav2vec2": "Wav2Vec2ForCTC Wav2Vec2ForPreTraining Wav2Vec2Model",
-    "whisper": "WhisperForConditionalGeneration WhisperModel WhisperForAudioClassification",
-    "xglm": "XGLMForCausalLM XGLMModel",
-    "xlm-roberta": (
-        "XLMRobertaForMaskedLM XLMRobertaForCausalLM XLMRobertaForMultipleChoice "
-        "XLMRobertaForQuestionAnswering XLMRobertaForSequenceClassification "
-        "XLMRobertaForTokenClassification XLMRobertaModel"
-    ),
+    "mistral": "Mistral: ForCausalLM Model",
+    "mt5": "MT5: EncoderModel ForConditionalGeneration Model",
+    "opt": "OPT: ForCausalLM Model",
+    "pegasus": "Pegasus: ForConditionalGeneration Model",
+    "regnet": "RegNet: ForImageClassification Model",
+    "resnet": "ResNet: ForImageClassification Model",
+    "roberta": f"Roberta: ForCausalLM {_ENCODER}",
+    "roberta-prelayernorm": f"RobertaPreLayerNorm: ForCausalLM {_ENCODER}",
+    "roformer": f"RoFormer: {_ENCODER}",
+    "speech-encoder-decoder": "SpeechEncoderDecoder: Model",
+    "t5": "T5: EncoderModel ForConditionalGeneration Model",
+    "vision-encoder-decoder": "VisionEncoderDecoder: Model",
+    "vision-text-dual-encoder": "VisionTextDualEncoder: Model",
+    "vit": "ViT: ForImageClassification Model",
+    "wav2vec2": "Wav2Vec2: ForCTC ForPreTraining Model",
+    "whisper": "Whisper: ForConditionalGeneration Model ForAudioClassification",
+    "xglm": "XGLM: ForCausalLM Model",
+    "xlm-roberta": f"XLMRoberta: ForMaskedLM ForCausalLM ForMultipleChoice {_LABELS}",
 }
+"""`model_type` -> how the names of its classes begin, and how each of them ends."""
+
+
+def _names(words: str) -> tuple[str, ...]:
+    start, _, ends = words.partition(": ")
+    return tuple(f"{start}{end}" for end in ends.split())
+
+
 FLAX_CLASSES: dict[str, tuple[str, ...]] = {
-    model_type: tuple(names.split()) for model_type, names in _NAMES.items()
+    model_type: _names(words) for model_type, words in _NAMES.items()
 }
 """`model_type` -> the names of its classes without "Flax" in front; "Auto" classes are left out."""
 
