@@ -2,29 +2,7 @@
 
 `flax_model.msgpack` has the arrays of PyTorch's file under almost the same names, and
 `hub.weights.flax_names` has the rules for all systems. An entry of the zoo states only the
-differences, with `ModelFormat(flax=FlaxFormat(...))`; most have none::
-
-    flax=FlaxFormat(
-        # The scale of a norm is called "weight" in the tree too: T5, Llama.
-        norm="weight",
-        # A table that Flax computes; it is a parameter here because PyTorch's file has it.
-        fixed=lambda hf_config: {"model.encoder.embed_positions.weight": sinusoids(...)},
-        # The prefix that the arrays of a class without heads have, unlike PyTorch's.
-        bare_prefix="text_model.",
-        # An array that the class has but never uses; it is written as zeros.
-        unused=lambda hf_config, name: {"vit.embeddings.mask_token": (1, 64)},
-        # A tensor that PyTorch's class has but never uses; Flax has none, and it is read as zeros.
-        lacking=lambda hf_config, name: {"bert.pooler.bias": (768,)},
-        # A head that the class stores separately, even if the config ties it to the table.
-        untied={"lm_head.weight": "model.embed_tokens.weight"},
-        # A field that Flax's class never read, and the value that it used.
-        ignored={"rope_theta": 10000.0},
-        # Any other difference; an import warns about it in one line.
-        differences=(Difference("layerscale_value", "it applies the scale twice", same=(1.0,)),),
-    )
-
-Names are PyTorch's tensor names in a model with heads, as in the weight map; only `unused` has
-paths of the tree, joined by ".".
+differences, with `ModelFormat(flax=FlaxFormat(...))`; most have none.
 """
 
 from collections.abc import Callable, Mapping
@@ -59,43 +37,34 @@ class Difference(NamedTuple):
         return f"{note}; {self.field} = {self.as_flax(value)!r} in config.json gives its results"
 
 
-def _no_tables(hf_config: HFConfig) -> Mapping[str, np.ndarray]:
-    """The default of `fixed`: no tables."""
-    del hf_config
-    return {}
-
-
-def _no_arrays(hf_config: HFConfig, architecture: str) -> Mapping[str, Shape]:
-    """The default of `unused` and `lacking`: no arrays."""
-    del hf_config, architecture
-    return {}
-
-
 @dataclass(frozen=True)
 class FlaxFormat:
-    """How a model type's Flax checkpoints differ from the general rules."""
+    """How a model type's Flax checkpoints differ from the general rules.
+
+    Names of tensors are PyTorch's in a model with heads, as in the weight map. Functions take the
+    values of config.json, and the name of the class.
+    """
 
     norm: str = "scale"
-    """The name of a norm's scale: "scale" or "weight"."""
-    fixed: Callable[[HFConfig], Mapping[str, np.ndarray]] = _no_tables
-    """Makes the tables that Flax computes but PyTorch stores, by PyTorch's names."""
+    """The name of a norm's scale: "scale", or "weight" (T5, Llama)."""
+    fixed: Callable[[HFConfig], Mapping[str, np.ndarray]] = lambda hf_config: {}
+    """Makes the tables that Flax computes but PyTorch stores, by their names."""
     bare_prefix: str = ""
-    """The prefix of the arrays of a class without heads."""
-    unused: Callable[[HFConfig, str], Mapping[str, Shape]] = _no_arrays
-    """Returns the shapes of the arrays that a class has but does not use, by their paths joined by
-    "."; takes the values of config.json and the name of the class."""
-    lacking: Callable[[HFConfig, str], Mapping[str, Shape]] = _no_arrays
-    """Returns the shapes of the tensors that PyTorch's class has but does not use and Flax's lacks,
-    by PyTorch's names; takes the same arguments as `unused`."""
+    """The prefix that the arrays of a class without heads have, unlike PyTorch's: "text_model."."""
+    unused: Callable[[HFConfig, str], Mapping[str, Shape]] = lambda hf_config, name: {}
+    """Returns the arrays that a class has but does not use, which are written as zeros: path in the
+    tree, joined by "." -> shape."""
+    lacking: Callable[[HFConfig, str], Mapping[str, Shape]] = lambda hf_config, name: {}
+    """Returns the tensors that PyTorch's class has but does not use and Flax's lacks, which are
+    read as zeros: name -> shape."""
     untied: Mapping[str, str] = field(default_factory=dict)
-    """Head that the class always stores -> the table that it equals if they are tied, both by
-    PyTorch's names."""
+    """Head that the class always stores -> the table that it equals if they are tied."""
     ignored: Mapping[str, Any] = field(default_factory=dict)
     """Field of config.json that Flax's class did not read -> the value that it used."""
     states_end_normalised: bool = True
     """Whether the last hidden state of Flax's class was normalised, where that of PyTorch's is."""
     differences: tuple[Difference, ...] = ()
-    """Other fields that Flax's class interpreted differently."""
+    """Other fields that Flax's class interpreted differently; an import warns about them."""
 
     def notes(self, hf_config: HFConfig) -> list[str]:
         """Returns what Flax's class computed differently for this config.json, in sentences."""

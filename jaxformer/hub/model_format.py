@@ -76,14 +76,11 @@ class LastToFront(Shift):
     """The last real target, which names the language, then the other targets (mBART)."""
 
     def __call__(self, targets, hf_config):
-        targets = _padded(targets, hf_config)
-        count = jnp.sum(targets != hf_config.take("pad_token_id"), axis=1, keepdims=True)
+        padding = hf_config.take("pad_token_id")
+        targets = jnp.where(targets == IGNORED, padding, targets)
+        count = jnp.sum(targets != padding, axis=1, keepdims=True)
         first = jnp.take_along_axis(targets, jnp.maximum(count - 1, 0), axis=1)
         return jnp.concatenate([first, targets[:, :-1]], axis=1)
-
-
-def _padded(targets: jax.Array, hf_config: HFConfig) -> jax.Array:
-    return jnp.where(targets == IGNORED, hf_config.take("pad_token_id"), targets)
 
 
 class Positions(abc.ABC):
@@ -159,12 +156,6 @@ def section(hf_config: HFConfig, name: str) -> dict[str, Any]:
     return dict(values)
 
 
-def _unchanged(config: ModelConfig, files: Tensors) -> ModelConfig:
-    """Returns the configuration as config.json describes it."""
-    del files
-    return config
-
-
 class Part(NamedTuple):
     """The encoder or the decoder of a composite model."""
 
@@ -201,7 +192,7 @@ class ModelFormat:
     duplicate too."""
     harmless: tuple[str, ...] = ()
     """Patterns of fields of config.json that do not change the outputs."""
-    fitted: Callable[[ModelConfig, Tensors], ModelConfig] = _unchanged
+    fitted: Callable[[ModelConfig, Tensors], ModelConfig] = lambda config, files: config
     """Completes our configuration from the tensors, if config.json is not enough."""
     fitted_fields: tuple[str, ...] = ()
     """Fields of our configuration that only the tensors determine."""
