@@ -27,6 +27,7 @@ _ONLY_OURS = frozenset({
     "interpolate_positions", "logit_bias", "max_logit_scale", "remat", "scan_layers",
     "self_attention.dropout",
 })  # fmt: skip
+_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def describe_model(
@@ -36,13 +37,9 @@ def describe_model(
     try:
         return describe(config, formats, extra)
     except ConfigError as error:
-        return _inexpressible(config, str(error), extra)
+        problem = str(error)
 
-
-def _inexpressible(config: ModelConfig, problem: str, extra: Mapping[str, Any]) -> HFCheckpoint:
-    """A description that raises ConfigError(`problem`) when it is read or written."""
-
-    def refuse(*_):
+    def refuse(*_):  # when the description is read or written
         raise ConfigError(
             f"{problem}; jaxformer export --custom-code writes models of our parts with their "
             "code, and --format stablehlo any model"
@@ -262,15 +259,12 @@ def _merged(
     """Values of a config.json updated with `written`; sections keep their other fields."""
     merged = {**values, **written}
     for part in model_format.sections.values():
-        # A model that was not imported has one tokenizer, for the part that reads text.
-        tokens = {} if part.section in values else _tokens(values, part)
+        tokens = {}
+        if part.reads_text and part.section not in values:
+            # A model that was not imported has one tokenizer, for the part that reads text.
+            tokens = {name: values[name] for name in _TOKENS if name in values}
         merged[part.section] = tokens | (values.get(part.section) or {}) | written[part.section]
     return merged
-
-
-def _tokens(values: Mapping[str, Any], part: Section) -> dict[str, Any]:
-    named = ("bos_token_id", "eos_token_id", "pad_token_id")
-    return {name: values[name] for name in named if name in values and part.reads_text}
 
 
 def _architecture_for(

@@ -208,21 +208,15 @@ class Expect(Field):
         return {}
 
 
-@dataclass(frozen=True)
-class Constant(Field):
-    """A field of config.json that always has the same value."""
+class Constant(Expect):
+    """A field of config.json that always has the same value, which is also the default."""
 
-    theirs: str
-    """The field of config.json."""
-    value: Any
-    """The value, which is also the default."""
-
-    def read(self, hf_config):
-        hf_config.expect(self.theirs, self.value)
-        return {}
+    def __init__(self, theirs: str, value: Any):
+        """Takes the field of config.json and the value."""
+        super().__init__(theirs, value)
 
     def write(self, config):
-        return {self.theirs: self.value}
+        return {self._theirs: self._allowed[0]}
 
 
 @dataclass(frozen=True)
