@@ -3,8 +3,8 @@
 # long: the interface of a family is read beside the six classes that have it
 
 import abc
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -39,17 +39,9 @@ Outputs = dict[str, jax.Array]
 SEGMENTS = {"token_type_ids": "token_types", "task_type_ids": "task_types"}
 """Input with segment ids -> the table in our configuration that embeds them."""
 _DECODER_INPUTS = ("decoder", "labels")
+_OF_DECODER = ("decoder_attention_mask", "decoder_input_ids")
 PATCHES = ("pixel_attention_mask", "pixel_values", "spatial_shapes")
 """The inputs of a vision model whose images have patch grids of different sizes (SigLIP 2)."""
-
-
-class Stack(NamedTuple):
-    """The names in transformers of the outputs of a stack of layers."""
-
-    name: str
-    """The prefix of "hidden_states" and "attentions"."""
-    output: str
-    """The name of the last hidden state."""
 
 
 class HFFamily(abc.ABC):
@@ -64,8 +56,9 @@ class HFFamily(abc.ABC):
     """The input whose tokens the labels belong to."""
     language_model_task: type[Task] = CausalLMTask
     """The task of a model with a language model head."""
-    stacks: ClassVar[Mapping[str, Stack]] = {"": Stack("", "last_hidden_state")}
-    """The stacks of layers, by the prefix of their activations."""
+    stacks: ClassVar[Mapping[str, tuple[str, str]]] = {"": ("", "last_hidden_state")}
+    """The stacks of layers, by the prefix of their activations: the prefix of "hidden_states" and
+    "attentions" in transformers, and the name of the last hidden state."""
     normalized_states: bool = True
     """Whether the last hidden state of a stack is its output, after the final norm."""
 
@@ -103,25 +96,18 @@ class HFFamily(abc.ABC):
 
     def encoder_mask(self, checkpoint: "HFCheckpoint", inputs: Arrays) -> Mask:
         """Returns the states of the encoder that a decoder attends to."""
-        return padding_mask(inputs.get("attention_mask"))
+        return self.outputs_mask(inputs.get("attention_mask"))
 
     def outputs_mask(self, mask: jax.Array | None) -> Mask:
         """Returns which outputs of the encoder a decoder attends to, given `[B, S]` or None."""
         return padding_mask(mask)
 
-    def of(self, config: ModelConfig) -> "HFFamily":
-        """Returns the family of one model: this one, unless it depends on the model's parts."""
-        del config
-        return self
-
     def vocab_size(self, config: ModelConfig, name: str) -> int:
         """Returns the number of ids of an input, which may be "labels"."""
-        del name
         return config.vocab_size
 
     def ends_normalised(self, checkpoint: "HFCheckpoint", prefix: str) -> bool:
         """Returns whether the last hidden state of a stack is its normalised output."""
-        del prefix
         return self.normalized_states and checkpoint.model_format.states_end_normalised
 
     def names_of_inputs(self, config: ModelConfig) -> tuple[str, ...]:
@@ -132,20 +118,19 @@ class HFFamily(abc.ABC):
 
     def position(self, config: ModelConfig, name: str) -> Position:
         """Returns the position scheme of the tokens of an input, which may be "labels"."""
-        del name
         return config.position
 
     def layer_outputs(self, checkpoint: "HFCheckpoint", cache: Cache, outputs: Outputs) -> Outputs:
         """Returns the hidden states and attention weights of all layers that `cache` recorded."""
         found = {}
-        for prefix, stack in self.stacks.items():
+        for prefix, (name, output) in self.stacks.items():
             states = layer_states(cache, prefix)
             if states and self.ends_normalised(checkpoint, prefix):
-                last = outputs[stack.output]
+                last = outputs[output]
                 # OPT 350M's last state is narrower than the others and is left out.
                 states = states[:-1] + [last] * (last.shape == states[0].shape)
-            found[f"{stack.name}hidden_states"] = states
-            found[f"{stack.name}attentions"] = by_layer(cache, prefix, "attn.hook_pattern")
+            found[f"{name}hidden_states"] = states
+            found[f"{name}attentions"] = by_layer(cache, prefix, "attn.hook_pattern")
             found["cross_attentions"] = by_layer(cache, prefix, "cross_attn.hook_pattern")
         return {name: jnp.stack(arrays) for name, arrays in found.items() if arrays}
 
@@ -228,12 +213,12 @@ def _not_padding(
 
 class _EncoderDecoder(HFFamily):
     name = "encoder-decoder"
-    inputs = (*_Encoder.inputs, "decoder_attention_mask", "decoder_input_ids")
+    inputs = (*_Encoder.inputs, *_OF_DECODER)
     labelled = "decoder_input_ids"
     language_model_task = Seq2SeqLMTask
     stacks: ClassVar = {
-        "encoder.": Stack("encoder_", "encoder_last_hidden_state"),
-        "decoder.": Stack("decoder_", "last_hidden_state"),
+        "encoder.": ("encoder_", "encoder_last_hidden_state"),
+        "decoder.": ("decoder_", "last_hidden_state"),
     }
 
     def forward(self, model, checkpoint, inputs, key=None):
@@ -254,7 +239,11 @@ class _EncoderDecoder(HFFamily):
     ) -> jax.Array:
         """Returns the decoder's states `[B, T, D]`; `mask` is that of the encoder's outputs."""
         targets = _decoder_ids(checkpoint, inputs)
-        own = {"attention_mask": _decoder_mask(checkpoint, inputs, targets)}
+        given = inputs.get("decoder_attention_mask")
+        if given is None:
+            task = checkpoint.architecture.task
+            given = task.decoder_mask(targets, inputs, checkpoint.hf_config)
+        own = {"attention_mask": given}
         if "decoder_position_ids" in inputs:
             own["position_ids"] = inputs["decoder_position_ids"]
         decoder = self.decoder_checkpoint(checkpoint)
@@ -277,10 +266,7 @@ class _Composite(_EncoderDecoder):
     def __init__(self, encoder: HFFamily):
         """Takes the inputs and the states of the encoder from its family."""
         self._encoder, self.source = encoder, encoder.source
-        self.inputs = (*encoder.inputs, "decoder_attention_mask", "decoder_input_ids")
-
-    def of(self, config):
-        return _Composite(FAMILIES[type(config.encoder)])
+        self.inputs = (*encoder.inputs, *_OF_DECODER)
 
     def forward(self, model, checkpoint, inputs, key=None):
         states, outputs = super().forward(model, checkpoint, inputs, key)
@@ -291,8 +277,7 @@ class _Composite(_EncoderDecoder):
         return states, outputs
 
     def names_of_inputs(self, config):
-        own = ("decoder_attention_mask", "decoder_input_ids")
-        return tuple(sorted({*self._encoder.names_of_inputs(config.encoder), *own}))
+        return tuple(sorted({*self._encoder.names_of_inputs(config.encoder), *_OF_DECODER}))
 
     def encoder_inputs(self, checkpoint, inputs):
         return self._encoder.encoder_inputs(checkpoint.part("encoder"), inputs)
@@ -352,8 +337,8 @@ class _Vision(HFFamily):
             restore = jnp.argsort(order, axis=1)
             outputs["ids_restore"] = restore
             outputs["mask"] = (restore >= config.num_read).astype(jnp.float32)
-        one = config.class_token or config.pooler is not None
-        if type(checkpoint.architecture.task) is Task and one:
+        pools = config.class_token or config.pooler is not None
+        if type(checkpoint.architecture.task) is Task and pools:
             outputs["pooler_output"] = states.pooled
         return states, outputs
 
@@ -434,9 +419,6 @@ class _Spectrogram(HFFamily):
     def encoder_inputs(self, checkpoint, inputs):
         return jnp.swapaxes(required_input(inputs, "input_features"), 1, 2), {}
 
-    def encoder_mask(self, checkpoint, inputs):
-        return Mask()
-
     def outputs_mask(self, mask):
         return Mask()
 
@@ -512,7 +494,6 @@ class _DualEncoder(HFFamily):
 
 
 FAMILIES: dict[type, HFFamily] = {
-    CompositeConfig: _Composite(_Encoder()),
     DecoderConfig: _Decoder(),
     DualEncoderConfig: _DualEncoder(),
     EncoderConfig: _Encoder(),
@@ -522,12 +503,21 @@ FAMILIES: dict[type, HFFamily] = {
     VisionConfig: _Vision(),
     WaveformConfig: _Waveform(),
 }
-"""Type of a configuration -> its family."""
+"""Type of a configuration -> its family, except for composite models."""
 
 
 def family_of(config: ModelConfig) -> HFFamily:
-    """Returns the family of a configuration."""
-    return FAMILIES[type(config)].of(config)
+    """Returns the family of a configuration; that of a composite model depends on its encoder."""
+    if isinstance(config, CompositeConfig):
+        return _Composite(FAMILIES[type(config.encoder)])
+    return FAMILIES[type(config)]
+
+
+def recorded(
+    function: Callable[..., Any], hidden_states: bool = False, attentions: bool = False
+) -> Callable[..., Any]:
+    """Returns a function that also returns the activations of all layers that are asked for."""
+    return with_cache(function, STATES * hidden_states + WEIGHTS * attentions, required=False)
 
 
 def forward(
@@ -551,8 +541,7 @@ def forward(
     """
     family = family_of(checkpoint.config)
     task = checkpoint.architecture.task
-    names = STATES * hidden_states + WEIGHTS * attentions
-    run = with_cache(family.forward, names, required=False)
+    run = recorded(family.forward, hidden_states, attentions)
     rows = task.rows(inputs, checkpoint.hf_config)
     body_key, head_key = split(key, 2)
     (states, outputs), cache = run(model, checkpoint, rows, body_key)
@@ -567,25 +556,13 @@ def _valid(inputs: Arrays) -> jax.Array | None:
     return None if given is None else given > 0
 
 
-def _decoder_mask(
-    checkpoint: "HFCheckpoint", inputs: Arrays, targets: jax.Array
-) -> jax.Array | None:
-    """The mask of the decoder's inputs `[B, T]`; None if all are real."""
-    given = inputs.get("decoder_attention_mask")
-    if given is not None:
-        return given
-    return checkpoint.architecture.task.decoder_mask(targets, inputs, checkpoint.hf_config)
-
-
 def _decoder_ids(checkpoint: "HFCheckpoint", inputs: Arrays) -> jax.Array:
     """The decoder's inputs: as given, or its targets, shifted."""
     if "decoder_input_ids" in inputs:
         return inputs["decoder_input_ids"]
-    task = checkpoint.architecture.task
-    repeats = checkpoint.repeats_inputs
-    if task.labels_are_decoder_targets and "labels" in inputs:
+    if checkpoint.architecture.task.labels_are_decoder_targets and "labels" in inputs:
         targets = inputs["labels"]
-    elif repeats and "input_ids" in inputs:
+    elif checkpoint.repeats_inputs and "input_ids" in inputs:
         targets = inputs["input_ids"]
     else:
         raise DataError("inputs: decoder_input_ids (or labels) is missing")

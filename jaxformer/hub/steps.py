@@ -3,16 +3,16 @@
 Each is a pure function of a module, of its description and of arrays.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 
 from jaxformer.distributed.sharding import on_rows
-from jaxformer.functional.activations import Hook, with_cache, with_hooks
+from jaxformer.functional.activations import Hook, with_hooks
 from jaxformer.functional.masks import KeyPadding
 from jaxformer.hub import families
 from jaxformer.hub.families import Outputs
@@ -20,7 +20,6 @@ from jaxformer.hub.tasks.classes import Arrays
 from jaxformer.models.decoder import GenerativeModel
 from jaxformer.models.model import Model
 from jaxformer.models.parameters import AbstractModel
-from jaxformer.models.states import STATES, WEIGHTS
 from jaxformer.nn.cache import Cache, CacheShape, EncoderCache
 
 if TYPE_CHECKING:
@@ -45,18 +44,16 @@ def forward(
     return found
 
 
-def text_features(
-    model: Model, checkpoint: "HFCheckpoint", inputs: Arrays, *, key: jax.Array | None = None
+def features(
+    side: str,
+    model: Model,
+    checkpoint: "HFCheckpoint",
+    inputs: Arrays,
+    *,
+    key: jax.Array | None = None,
 ) -> jax.Array:
-    """Returns a dual encoder's vectors of texts `[B, D]`, of any length."""
-    return families.family_of(checkpoint.config).side(model, checkpoint, "text", inputs, key)[2]
-
-
-def image_features(
-    model: Model, checkpoint: "HFCheckpoint", inputs: Arrays, *, key: jax.Array | None = None
-) -> jax.Array:
-    """Returns a dual encoder's vectors of images `[B, D]`, of any length."""
-    return families.family_of(checkpoint.config).side(model, checkpoint, "image", inputs, key)[2]
+    """Returns a dual encoder's vectors of any length `[B, D]`; `side` is "text" or "image"."""
+    return families.family_of(checkpoint.config).side(model, checkpoint, side, inputs, key)[2]
 
 
 def encode(
@@ -69,7 +66,7 @@ def encode(
 ) -> Outputs:
     """Returns the outputs of an encoder-decoder's encoder: "encoder_last_hidden_state", ..."""
     family = families.family_of(checkpoint.config)
-    (hidden, _), cache = _recorded(family.encode, **options)(model, checkpoint, inputs, key)
+    (hidden, _), cache = families.recorded(family.encode, **options)(model, checkpoint, inputs, key)
     found = {"encoder_last_hidden_state": hidden}
     return found | family.layer_outputs(checkpoint, cache, found)
 
@@ -94,7 +91,7 @@ def decode(
     """
     family = families.family_of(checkpoint.config)
     mask = family.outputs_mask(inputs.get("encoder_attention_mask"))
-    run = _recorded(family.decode, **options)
+    run = families.recorded(family.decode, **options)
     hidden, cache = run(model, checkpoint, inputs["encoder_outputs"], mask, inputs, key)
     found = {"last_hidden_state": hidden}
     return _scored(model, found | family.layer_outputs(checkpoint, cache, found))
@@ -132,7 +129,6 @@ def step(
         key: Unused: there is no dropout in a step.
         **options: `hidden_states` and `attentions`: whether to add those of all layers.
     """
-    del key
     family = families.family_of(checkpoint.config)
     cache = inputs["past_key_values"]
     rows, _, capacity, _ = jax.tree.leaves(cache.layers)[0].shape
@@ -142,13 +138,17 @@ def step(
         mask = family.outputs_mask(inputs.get("encoder_attention_mask"))
         fresh = model.init_cache(shape, encoder_outputs, mask)
         pairs = zip(fresh.layers, cache.layers, strict=True)
-        layers = [[_read(*each) for each in zip(*pair, strict=True)] for pair in pairs]
+        # Those of the encoder's outputs are computed anew.
+        layers = [
+            [new if isinstance(new, EncoderCache) else old for new, old in zip(*pair, strict=True)]
+            for pair in pairs
+        ]
         cache = replace(cache, layers=layers, encoder_mask=fresh.encoder_mask)
     given = {"positions": inputs.get("position_ids")}
     if (real := inputs.get("attention_mask")) is not None:
         missing = ((0, 0), (0, capacity - real.shape[1]))
         given["mask"] = KeyPadding(jnp.pad(real, missing, constant_values=1) > 0)
-    run = _recorded(model.step, **options)
+    run = families.recorded(model.step, **options)
     (hidden, cache), recorded = run(inputs["input_ids"], cache, **given)
     found = {"last_hidden_state": hidden, "past_key_values": cache}
     return _scored(model, found | family.layer_outputs(checkpoint, recorded, found))
@@ -166,18 +166,6 @@ def _head_hooks(head_mask: jax.Array | None) -> Mapping[str, Hook]:
         f"blocks.{layer}.attn.hook_pattern": partial(scaled, factors=factors)
         for layer, factors in enumerate(head_mask)
     }
-
-
-def _recorded(
-    function: Callable[..., Any], hidden_states: bool = False, attentions: bool = False
-) -> Callable[..., Any]:
-    """The function with the activations of all layers that are asked for."""
-    return with_cache(function, STATES * hidden_states + WEIGHTS * attentions, required=False)
-
-
-def _read(new, old):
-    """The keys and values of the encoder's outputs, computed anew, or those of earlier tokens."""
-    return new if isinstance(new, EncoderCache) else old
 
 
 def _scored(model: GenerativeModel, outputs: Outputs) -> Outputs:

@@ -64,8 +64,8 @@ _FUNCTIONS = {
     "__call__": steps.forward,
     "encode": steps.encode,
     "decode": steps.decode,
-    "get_text_features": steps.text_features,
-    "get_image_features": steps.image_features,
+    "get_text_features": partial(steps.features, "text"),
+    "get_image_features": partial(steps.features, "image"),
 }
 
 
