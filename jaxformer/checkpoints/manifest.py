@@ -82,7 +82,6 @@ class _ProcessDigests:
         self._directory = directory
 
     def result(self, timeout: float | None = None) -> None:
-        del timeout
         process = jax.process_index()
         own = self._directory / f"ocdbt.process_{process}"
         records = _records(self._directory, (path for path in own.rglob("*") if path.is_file()))
@@ -118,24 +117,20 @@ def seal(step_folder: AnyPath) -> None:
 
 def damage(step_folder: AnyPath, part: int = 0, parts: int = 1) -> str | None:
     """Compares a checkpoint with its manifest byte by byte; returns the first difference."""
-    with _readable(step_folder):
-        return _damage(step_folder, part, parts)
-
-
-def _damage(step_folder: AnyPath, part: int, parts: int) -> str | None:
-    try:
-        records = _parsed((step_folder / MANIFEST).read_text())
-    except (FileNotFoundError, NotADirectoryError):
-        return f"{MANIFEST} is missing"
-    except (ValueError, RecursionError):
-        return f"{MANIFEST} is not readable"
-    if any(record.sha256 is None for record in records.values()):
-        _log.warning(
-            "%s was saved before digests were recorded: only the sizes of its files are checked.",
-            step_folder,
-        )
-    share = sorted(records)[part::parts]
-    with ThreadPoolExecutor(_THREADS) as threads:
+    with _readable(step_folder), ThreadPoolExecutor(_THREADS) as threads:
+        try:
+            records = _parsed((step_folder / MANIFEST).read_text())
+        except (FileNotFoundError, NotADirectoryError):
+            return f"{MANIFEST} is missing"
+        except (ValueError, RecursionError):
+            return f"{MANIFEST} is not readable"
+        if any(record.sha256 is None for record in records.values()):
+            _log.warning(
+                "%s was saved before digests were recorded: only the sizes of its files are "
+                "checked.",
+                step_folder,
+            )
+        share = sorted(records)[part::parts]
         found = threads.map(lambda name: records[name].problem(name, step_folder / name), share)
         return next((problem for problem in found if problem), None)
 

@@ -88,7 +88,6 @@ class Positions(abc.ABC):
 
     def applies(self, config: ModelConfig) -> bool:
         """Whether this model uses the rule; otherwise positions count from 0, including padding."""
-        del config
         return True
 
     @abc.abstractmethod

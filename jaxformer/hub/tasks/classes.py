@@ -63,37 +63,29 @@ class Task:
 
     def heads_for(self, kind: str, hf_config: HFConfig) -> tuple[Head, ...]:
         """Returns the heads of the class for data that ask for a kind of head."""
-        del kind
         return self.heads(hf_config)
 
     def heads(self, hf_config: HFConfig) -> tuple[Head, ...]:
         """Returns the heads of the class."""
-        del hf_config
         return ()
 
     def rows(self, inputs: Arrays, hf_config: HFConfig) -> Arrays:
         """Returns the inputs as the body of the model reads them, one text per row."""
-        del hf_config
         return inputs
 
     def decoder_mask(
         self, targets: jax.Array, inputs: Arrays, hf_config: HFConfig
     ) -> jax.Array | None:
-        """Returns the decoder's mask `[B, T]` if none is given; None: all its inputs are real.
+        """Returns the mask `[B, T]` of the decoder's inputs, `targets`, if none is given.
 
-        Args:
-            targets: The decoder's inputs, int `[B, T]`.
-            inputs: Arrays by their names in transformers.
-            hf_config: The values of config.json.
+        None: all are real.
         """
-        del targets, inputs, hf_config
         return None
 
     def outputs(
         self, model: Model, states: ModelOutput, inputs: Arrays, hf_config: HFConfig
     ) -> dict[str, jax.Array]:
         """Returns the scores and, where `inputs` has labels, the loss."""
-        del hf_config
         if self.logits_of is None:
             return {}
         return scored(model.heads[self.logits_of].scores(states, states.key), inputs)
@@ -121,8 +113,7 @@ class CausalLMTask(Task):
 class UnshiftedCausalLMTask(CausalLMTask):
     """The token of the labels at each position; the labels are already shifted (BART)."""
 
-    def outputs(self, model, states, inputs, hf_config):
-        return Task.outputs(self, model, states, inputs, hf_config)
+    outputs = Task.outputs
 
 
 @dataclass(frozen=True)
@@ -257,7 +248,6 @@ class QuestionAnsweringTask(Task):
 
     def excluded(self, inputs: Arrays, hf_config: HFConfig) -> jax.Array | None:
         """Returns the tokens that no answer may begin or end with, bool `[B, T]`, or None."""
-        del inputs, hf_config
 
     def outputs(self, model, states, inputs, hf_config):
         # Transformers does not mask padding in these scores.
@@ -375,13 +365,9 @@ def token_loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def end_positions(ids: jax.Array, hf_config: HFConfig) -> jax.Array:
-    """Returns the end of each text, one position per row: bool `[B, T]`.
+    """Returns the end of each text, one position in each row of `ids`: bool `[B, T]`.
 
     That is the first end token, or the largest id in old files, which have a wrong end token (2).
-
-    Args:
-        ids: int `[B, T]`.
-        hf_config: The values of config.json.
     """
     end = hf_config.number("eos_token_id")
     found = ids if end == _OLD_END else (ids == end).astype(jnp.int32)

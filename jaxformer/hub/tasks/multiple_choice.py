@@ -19,12 +19,10 @@ class MultipleChoiceTask(Task):
     """A layer before the output layer."""
 
     def heads(self, hf_config):
-        del hf_config
         return (MultipleChoice(pooling=self.pooling, dense=self.dense),)
 
     def rows(self, inputs, hf_config):
         """Returns the inputs with one row per choice."""
-        del hf_config
         return {
             name: array.reshape(-1, array.shape[-1]) if array.ndim == 3 else array
             for name, array in inputs.items()
@@ -36,7 +34,6 @@ class MultipleChoiceTask(Task):
 
     def pooled(self, model: Model, states: ModelOutput) -> ModelOutput:
         """Returns the states, with the state to pool for each choice."""
-        del model
         return states
 
 
@@ -61,5 +58,4 @@ class LastPositionChoiceTask(MultipleChoiceTask):
         return super().heads(hf_config)
 
     def pooled(self, model, states):
-        del model
         return states._replace(valid=None)

@@ -64,7 +64,6 @@ class RunImageReader(ImageReader):
         return (pixels - self._mean) / self._std
 
     def arrays(self, rows, length):
-        del length
         return {"images": np.stack([row.ids for row in rows])}
 
     def scores(self, model, arrays):
@@ -115,7 +114,6 @@ class HFImageReader(ImageReader):
 
     def arrays(self, rows: Sequence[Pixels], length: int) -> Arrays:
         """Returns "pixel_values" and the other inputs of a model; see `image_inputs`."""
-        del length
         sizes = sorted({row.ids.shape[:2] for row in rows})
         if len(sizes) > 1 and not self._any_grid:
             raise DataError(
