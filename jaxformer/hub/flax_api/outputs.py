@@ -141,14 +141,7 @@ OUTPUTS: Mapping[str, type[FlaxOutput]] = {
 
 
 def output_of(method: str, name: str, seq2seq: bool, causal: bool) -> type[FlaxOutput]:
-    """Returns the class of the outputs of a method of `FlaxNAME`.
-
-    Args:
-        method: "__call__", "encode" or "decode".
-        name: The class without "Flax" in front.
-        seq2seq: Whether it is an encoder-decoder.
-        causal: Whether it is a decoder.
-    """
+    """Returns the class of the outputs of "__call__", "encode" or "decode" of `FlaxNAME`."""
     return OUTPUTS[f"Flax{_output_name(method, name, seq2seq, causal)}"]
 
 

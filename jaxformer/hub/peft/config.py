@@ -119,12 +119,8 @@ class PeftConfig:
     ) -> "PeftConfig":
         """Returns the configuration of an adapter of certain modules, with the scale of this one.
 
-        Args:
-            ranks: The rank of each module that has factors, and of each parameter of experts and
-                routers.
-            modules: The names of all modules and such parameters.
-            saved: The fully trained modules.
-            fan_in_fan_out: Whether kernels are stored as `[inputs, outputs]`.
+        `ranks` are those of the modules that have factors, and of the parameters of experts and
+        routers; `modules` are all modules and such parameters, and `saved` the fully trained ones.
         """
         scale = self.scale_of("", self.rank)
 

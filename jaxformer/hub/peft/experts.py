@@ -46,11 +46,9 @@ class Pair(NamedTuple):
 
 
 def parameter_of(module: str, targeted: Sequence[str]) -> str | None:
-    """Returns the parameter of experts whose factors have this name of a module, or None.
+    """Returns the parameter of experts whose factors a file has under the name `module`, or None.
 
-    Args:
-        module: The name in the file, with `.base_layer`.
-        targeted: `target_parameters`: suffixes of the names of parameters.
+    `targeted` are the suffixes of the names of parameters in `target_parameters`.
     """
     path = module.replace(_WRAPPER, "")
     if path.rpartition(".")[2] != "experts":
@@ -67,12 +65,7 @@ def is_parameter(name: str) -> bool:
 
 
 def module_of(parameter: str, adapted: Collection[str]) -> str:
-    """Returns the inverse of `parameter_of`: the name of a module in a file.
-
-    Args:
-        parameter: The name of a parameter of experts.
-        adapted: The names of all parameters that have factors.
-    """
+    """Returns the inverse of `parameter_of`; `adapted` are all parameters that have factors."""
     path, _, name = parameter.rpartition(".")
     order = list(FUSED)
     outer = order[order.index(name) + 1 :]
@@ -97,11 +90,9 @@ def joined(
 ) -> Pair:
     """Returns the factors of a parameter: those of its kernels side by side.
 
-    A has the rows of each kernel with factors, and B is zero outside of their blocks.
-
-    Args:
-        placements: The tensors with its kernels, of all experts.
-        factors: Name of a kernel -> A `[*layers, E, inputs, r]` and B `[*layers, E, r, outputs]`.
+    A has the rows of each kernel with factors, and B is zero outside of their blocks. `placements`
+    are the tensors with the kernels of all experts, and `factors` maps the name of a kernel to
+    A `[*layers, E, inputs, r]` and B `[*layers, E, r, outputs]`.
     """
     found: dict[str, list[tuple[np.ndarray, ...]]] = {}
     widths: dict[str, int] = {}

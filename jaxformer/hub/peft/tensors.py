@@ -61,12 +61,7 @@ class Base(NamedTuple):
 
 @dataclass(frozen=True)
 class AdaptedTensors:
-    """The tensors of a base, with the changes of an adapter applied when they are read.
-
-    Attributes:
-        unused: Empty; a model must use all of them.
-        computed: Empty.
-    """
+    """The `Tensors` of a base, with the changes of an adapter applied when they are read."""
 
     folder: Path
     """The folder of the adapter."""
@@ -120,7 +115,11 @@ def adapted_tensors(folder: Path, base: Base, weight: float = 1.0) -> AdaptedTen
     if base.tied and not _stays_tied(modules, whole, names, base):
         sources = {**sources, base.tied: base.table}
         # The head stays as in the base; its resized table is in the file next to the factors.
-        if base.table in replaced and _has_factors(modules, names, base.table):
+        has_factors = any(
+            "embedding_a" in parts and names.of(module) == base.table
+            for module, parts in modules.items()
+        )
+        if base.table in replaced and has_factors:
             replaced.setdefault(base.tied, replaced[base.table])
     else:
         modules = {m: parts for m, parts in modules.items() if names.of(m) != (base.tied or m)}
@@ -295,10 +294,6 @@ def _stays_tied(
     return not any(names.tensor(own) in pair for own in whole) and all(
         set(parts) == {"tokens"} for parts in touched
     )
-
-
-def _has_factors(modules: Mapping[str, Mapping[str, str]], names: _Names, tensor: str) -> bool:
-    return any("embedding_a" in parts and names.of(m) == tensor for m, parts in modules.items())
 
 
 def _check_shared(at: str, changed: Collection[str | None], base: Base) -> None:

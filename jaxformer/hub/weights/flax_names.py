@@ -87,16 +87,7 @@ def view_for(placement: Placement, norm: str) -> View:
 
 
 class FlaxTensors:
-    """The arrays of a Flax checkpoint under the names and in the layouts of PyTorch.
-
-    Attributes:
-        folder: The folder.
-        tensors: Name of a tensor -> shape and dtype.
-        source: The arrays.
-        views: Name of a tensor -> its array.
-        unused: Names of tensors that a model may ignore.
-        computed: Names of tables that Flax computes, and of tensors that it does not store.
-    """
+    """The arrays of a Flax checkpoint as `Tensors` of PyTorch; `views` are those of the arrays."""
 
     def __init__(
         self, source: Tensors, fixed: Mapping[str, np.ndarray], unused: Sequence[str] = ()

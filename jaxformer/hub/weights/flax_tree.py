@@ -136,11 +136,7 @@ def flax_arrays(checkpoint: HFCheckpoint, placements: list[Placement]) -> list[F
 
 
 class FlaxTree:
-    """The tree of arrays that a model's Flax class has as its `params`.
-
-    Attributes:
-        arrays: The arrays, in Flax's order.
-    """
+    """The tree of arrays that a model's Flax class has as its `params`, in Flax's order."""
 
     def __init__(
         self, checkpoint: HFCheckpoint, placements: list[Placement], shapes: Mapping[str, Any]
@@ -288,12 +284,7 @@ def write_flax_folder(
 ) -> None:
     """Writes a tree of parameters as a checkpoint, which may replace an older one in the folder.
 
-    Args:
-        folder: The folder.
-        params: The tree.
-        values: Those of config.json; what JSON lacks is written as text.
-        generation: The values of generation_config.json; None: no such file.
-        max_bytes: The largest size of a file, unless it has a single array.
+    `values` are those of config.json; what JSON lacks is written as text.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for old in (*folder.glob(SINGLE.replace(".", "-*-of-*.")), folder / SINGLE, folder / INDEX):

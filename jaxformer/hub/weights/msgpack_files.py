@@ -21,14 +21,9 @@ def has_msgpack(folder: Path) -> bool:
 
 
 class MsgpackFiles:
-    """The arrays of a folder, each memory-mapped when it is read.
+    """The arrays of a folder, each memory-mapped when it is read: `Tensors` by their paths.
 
-    Attributes:
-        folder: The folder.
-        tensors: The path of an array, joined by "." -> shape and dtype.
-        files: The name of a file -> the arrays in it, in order.
-        unused: Empty.
-        computed: Empty.
+    Paths are joined by "."; `files` are the names of the files -> the arrays in each, in order.
     """
 
     unused = computed = ()

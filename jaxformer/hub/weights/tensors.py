@@ -91,14 +91,9 @@ class _Location(NamedTuple):
 
 
 class TensorFiles:
-    """The tensors of a folder, each memory-mapped when it is read.
+    """The tensors of a folder, each memory-mapped when it is read; see `Tensors`.
 
-    Attributes:
-        folder: The folder.
-        tensors: Name -> shape and dtype.
-        formats: The values of "format" in the metadata of the files: "pt", "flax", ...
-        unused: Empty; a model must use all of them.
-        computed: Empty.
+    `formats` are the values of "format" in the metadata of the files: "pt", "flax", ...
     """
 
     unused = computed = ()
@@ -140,13 +135,13 @@ class TensorFiles:
             # Checks that the file is complete: names, shapes, dtypes and offsets fit together.
             with safetensors.safe_open(path, "np"):
                 pass
-            header, start = _header(path)
-            metadata = header.pop("__metadata__", {})
+            text = header_bytes(path)
+            header = json.loads(text, object_pairs_hook=_unique_keys)
         except (safetensors.SafetensorError, OSError, ValueError) as error:
             raise DataError(
                 f"{path}: not a complete safetensors file ({str(error)[:300]}): fetch it again"
             ) from error
-        self.formats.add(str(metadata.get("format")))
+        self.formats.add(str(header.pop("__metadata__", {}).get("format")))
         for name, entry in header.items():
             if entry["dtype"] not in DTYPES:
                 raise DataError(
@@ -155,21 +150,16 @@ class TensorFiles:
                 )
             if name in self._locations:
                 raise DataError(f"{path}: {name} is in {self._locations[name].path.name} as well")
-            self._locations[name] = _Location(path, start + entry["data_offsets"][0])
+            start = 8 + len(text) + entry["data_offsets"][0]
+            self._locations[name] = _Location(path, start)
             self.tensors[name] = Tensor(tuple(entry["shape"]), DTYPES[entry["dtype"]])
 
 
 class Mxfp4Tensors:
-    """The tensors of a folder, those in MXFP4 under one name and as bfloat16, which is exact.
+    """The `Tensors` of a folder, those in MXFP4 under one name and as bfloat16, which is exact.
 
     `NAME_blocks` uint8 `[E, F, D / 32, 16]` and `NAME_scales` uint8 `[E, F, D / 32]` are `NAME`
     `[E, D, F]`: the lower four bits of a byte come first, and a scale is an exponent of two.
-
-    Attributes:
-        folder: The folder.
-        tensors: Name -> shape and dtype.
-        unused: Those of `files`.
-        computed: Those of `files`.
 
     References:
         Open Compute Project, Microscaling Formats (MX) 1.0, sections 5.1 and 5.2.
@@ -295,13 +285,6 @@ def write_with_header(
             copy_into(copied, array)
             check_finite(name, copied, array)
             file.write(part.data)
-
-
-def _header(path: Path) -> tuple[dict[str, dict], int]:
-    """The header of a file with its metadata, and the byte where its tensors start."""
-    text = header_bytes(path)
-    header = json.loads(text, object_pairs_hook=_unique_keys)
-    return header, 8 + len(text)
 
 
 def header_bytes(path: Path) -> bytes:

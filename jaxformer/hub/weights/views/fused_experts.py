@@ -40,16 +40,10 @@ class _Slice(NamedTuple):
 
 
 class SplitExperts:
-    """The tensors of a folder, with those of all experts split into the kernels of each.
+    """The `Tensors` of a folder, with those of all experts split into the kernels of each.
 
     `NAME.experts.gate_up_proj` `[E, 2 F, D]` is `NAME.experts.0.gate_proj.weight` `[F, D]` and so
     on, and `NAME.experts.down_proj` `[E, D, F]` is `NAME.experts.0.down_proj.weight` `[D, F]`.
-
-    Attributes:
-        folder: The folder.
-        tensors: Name -> shape and dtype.
-        unused: Those of `files`.
-        computed: Those of `files`.
     """
 
     def __init__(self, files: Tensors, names: Mapping[str, tuple[str, ...]]):
