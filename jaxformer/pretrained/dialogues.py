@@ -49,18 +49,7 @@ def require_dialogue(pretrained: Pretrained) -> Dialogue:
 
 
 def prompts_of(pretrained: Pretrained, chats: Sequence[Sequence[Message]]) -> list[np.ndarray]:
-    """Renders conversations with the chat template.
-
-    Args:
-        pretrained: The model.
-        chats: The messages of each conversation.
-
-    Returns:
-        The tokens of each, up to the header of the next answer, int32 `[T]`.
-
-    Raises:
-        DataError: There is no chat template, or it rejects a conversation.
-    """
+    """Returns the tokens of each conversation, up to the header of the next answer, int32 `[T]`."""
     dialogue = require_dialogue(pretrained)
     return [dialogue.prompt(chat) for chat in chats]
 
@@ -82,13 +71,7 @@ def with_prompts(pretrained: Pretrained, inputs: Inputs) -> Arrays:
 
 
 class Conversations:
-    """Conversations that a model continues.
-
-    Args:
-        pretrained: The model.
-        chats: The messages of each conversation.
-        tools: JSON schemas of the functions that it may call.
-    """
+    """Conversations that a model continues, and the functions that it may call in them."""
 
     def __init__(
         self, pretrained: Pretrained, chats: Sequence[Sequence[Message]], tools: Tools | None

@@ -98,10 +98,7 @@ def describe_flax(values: Mapping[str, Any], kind: str, name: str) -> HFCheckpoi
 def flax_program(checkpoint: HFCheckpoint, dtype: Any, remat: bool) -> "FlaxProgram":
     """Returns the functions of a described model, which models of one configuration share.
 
-    Args:
-        checkpoint: The description.
-        dtype: The dtype of the computation: bfloat16, or anything else for float32.
-        remat: Whether backward passes compute activations again.
+    It computes in bfloat16 if that is `dtype`, else in float32.
     """
     compute = "bfloat16" if dtype == jnp.bfloat16 else "float32"
     fields = {"compute_dtype": compute, "scan_layers": False} | ({"remat": "full"} if remat else {})
@@ -126,11 +123,7 @@ def _program(values: str, architecture: str, config: ModelConfig) -> "FlaxProgra
 class FlaxProgram:
     """The functions of a model, of the tree of parameters that its Flax class has.
 
-    Attributes:
-        pretrained: The model without weights.
-        checkpoint: Its description.
-        tree: Its tree of parameters.
-        init: Maps a PRNG key to a tree of new parameters.
+    `pretrained` has no weights, and `init` maps a PRNG key to a tree of new parameters.
     """
 
     def __init__(self, checkpoint: HFCheckpoint):
@@ -153,12 +146,8 @@ class FlaxProgram:
     ) -> Outputs | jax.Array:
         """Returns the outputs of a method of the Flax class, by name; it is compiled.
 
-        Args:
-            method: "__call__", "encode", "decode", "get_text_features" or "get_image_features".
-            params: The tree of parameters.
-            inputs: The arrays by name; with "past_key_values" the next tokens are read.
-            key: The dropout key; None in evaluation.
-            **options: `hidden_states` and `attentions`, except for features.
+        With "past_key_values" among the inputs, the next tokens are read. The options are
+        `hidden_states` and `attentions`, except for features.
         """
         function, arrays = _FUNCTIONS[method], self.arrays(inputs)
         if method == "encode" and not self.checkpoint.config.is_encoder_decoder:

@@ -72,11 +72,10 @@ class _Structure(NamedTuple):
     ) -> "_Structure":
         checkpoint = fitted_to_tensors(checkpoint, files)
         checkpoint = replace(checkpoint, config=checkpoint.config.with_fields(**fields))
-        config = checkpoint.config
-        model_format = checkpoint.model_format
-        abstract_model = AbstractModel(config.build)
-        prefix = checkpoint.prefix
-        placements = named_placements(model_format, config, abstract_model, prefix)
+        config, abstract_model = checkpoint.config, AbstractModel(checkpoint.config.build)
+        placements = named_placements(
+            checkpoint.model_format, config, abstract_model, checkpoint.prefix
+        )
         return cls(checkpoint, abstract_model, placements)
 
     def lacking(self, files: Tensors) -> tuple[str, ...]:
@@ -111,40 +110,36 @@ def open_folder(
         if other is None:
             break
         found = _Structure.of(other, files, model_fields)
-        lost = lost | dict.fromkeys(lacking)
+        lost |= dict.fromkeys(lacking)
     if lost:
         warn_once(f"{folder}: {missing_parts_message(checkpoint, found.checkpoint, tuple(lost))}")
     opened = _opened(found, files, may_lack_parts)
     if adapter is None:
         return opened
-    file = opened.file
-    return open_adapted(opened, file.described, file.tensor, adapter, may_lack_parts)
+    file, own = opened.file, (opened.checkpoint, opened.placements)
+    return open_adapted(*own, file.described, file.tensor, adapter, may_lack_parts)
 
 
 def _opened(found: _Structure, files: Tensors, may_lack_parts: bool) -> CheckpointReader:
     checkpoint, abstract_model, placements = found
     model_format = checkpoint.model_format
     absent = absent_parts(model_format, checkpoint.config, abstract_model)
-    options = {"may_lack_parts": may_lack_parts}
-    file = WeightFile(files, model_format, placements, [*absent, *files.unused], **options)
+    absent += files.unused
+    file = WeightFile(files, model_format, placements, absent, may_lack_parts=may_lack_parts)
     return CheckpointReader(checkpoint, abstract_model, file, placements)
 
 
-class Described(Protocol):
-    """A model whose tensors are known: a `CheckpointReader` or a `Pretrained`."""
+class Loaded(Protocol):
+    """A model with its weights: a `Pretrained`."""
 
     checkpoint: HFCheckpoint
     placements: list[Placement]
-
-
-class Loaded(Described, Protocol):
-    """A model with its weights: a `Pretrained`."""
-
     parameters: Parameters
 
 
 def open_adapted(
-    model: Described,
+    checkpoint: HFCheckpoint,
+    placements: list[Placement],
     tensors: Mapping[str, Tensor],
     read: Callable[[str], np.ndarray],
     adapter: Path,
@@ -155,8 +150,6 @@ def open_adapted(
 
     Its structure may differ from the base's: a larger vocabulary, an untied head, other layers.
     """
-    checkpoint = model.checkpoint
-    placements = model.placements
     weight_map = checkpoint.model_format.weight_map(checkpoint.config)
     names = weight_map.names
     tied = next(tied_tables(checkpoint), None) if not checkpoint.config.parts else None
@@ -165,16 +158,8 @@ def open_adapted(
     head = tied.head if tied and tied.head not in tensors else ""
     own = next((t for t in spellings(head_tensor(names), prefix) if t in tensors), "")
     in_out = frozenset(each.tensor for each in placements if is_in_out(each))
-    base = Base(
-        tensors,
-        read,
-        checkpoint.model_format,
-        in_out,
-        table,
-        head,
-        own,
-        names_of_experts(weight_map),
-    )
+    experts = names_of_experts(weight_map)
+    base = Base(tensors, read, checkpoint.model_format, in_out, table, head, own, experts)
     files = adapted_tensors(adapter, base, weight)
     config = checkpoint.config
     if table and files.tensors[table].shape[0] != tensors[table].shape[0]:
@@ -233,7 +218,8 @@ def open_with_adapter(pretrained: Loaded, adapter: Path, weight: float = 1.0) ->
     placements = pretrained.placements
     placed = {each.tensor: each for each in placements}
     return open_adapted(
-        pretrained,
+        pretrained.checkpoint,
+        placements,
         described(parameters, placements),
         lambda name: tensor_of(parameters, placed[name]),
         adapter,

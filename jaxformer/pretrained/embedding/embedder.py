@@ -108,14 +108,9 @@ class TextEmbedder(_TextModel):
             yield np.asarray(unit(jnp.asarray(vectors)[:, :size], normalize))
 
     def similarities(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Returns the similarities of vectors, by the function that the folder names.
+        """Returns the similarities of vectors [N, D] and [M, D], float32 [N, M].
 
-        Args:
-            first: [N, D].
-            second: [M, D].
-
-        Returns:
-            float32 [N, M]: cosines, dot products, or negative distances (Euclidean, Manhattan).
+        The folder names what they are: cosines, dot products, or negative distances.
         """
         return _SIMILARITIES[self.recipe.similarity](first, second)
 

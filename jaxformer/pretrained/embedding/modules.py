@@ -79,16 +79,7 @@ class Pooling:
         return cls(modes, bool(values.get("include_prompt", True)))
 
     def __call__(self, hidden: jax.Array, valid: jax.Array, counted: jax.Array) -> jax.Array:
-        """Returns the vectors.
-
-        Args:
-            hidden: `[B, T, D]`, the states.
-            valid: bool `[B, T]`, the tokens that are not padding.
-            counted: bool `[B, T]`, those of them that count.
-
-        Returns:
-            float32 `[B, modes D]`.
-        """
+        """Returns the vectors, float32 `[B, modes D]`; see `pooled` for the arguments."""
         found = [pooled(hidden, valid, counted, mode) for mode in self.modes]
         return jnp.concatenate(found, axis=-1).astype(jnp.float32)
 
@@ -229,7 +220,7 @@ def _tensor(tensors: TensorFiles, name: str, shape: tuple[Any, ...]) -> np.ndarr
 
 
 def unit(vectors: jax.Array, wanted: bool) -> jax.Array:
-    """Returns float32 vectors [B, D], scaled to length 1 if `normalize` is set."""
+    """Returns float32 vectors [B, D], scaled to length 1 if that is wanted."""
     vectors = vectors.astype(jnp.float32)
     if not wanted:
         return vectors

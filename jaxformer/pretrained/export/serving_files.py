@@ -22,10 +22,7 @@ _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len")
 def write_serving_files(folder: Path, values: Mapping[str, Any], writes_text: bool) -> None:
     """Completes tokenizer_config.json, and writes the other files that name special tokens.
 
-    Args:
-        folder: The export, with its tokenizer and chat template.
-        values: The values of its config.json.
-        writes_text: Whether the model generates text, and so needs generation_config.json.
+    `values` are those of config.json. A model that `writes_text` needs generation_config.json.
     """
     settings = read_object(folder, SETTINGS)
     if settings:

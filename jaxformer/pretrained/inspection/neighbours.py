@@ -71,12 +71,7 @@ def neighbours(
 
 
 def nearest_rows(table: np.ndarray, row: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the rows of a table with the largest cosine to one of them.
-
-    Args:
-        table: `[V, E]`.
-        row: Which one; it is not among those returned.
-        k: How many, at most V - 1.
+    """Returns the k other rows of a table `[V, E]` with the largest cosine to one of them.
 
     Returns:
         Their indices int `[k]` and cosines float32 `[k]`, the largest first. The cosine with a row

@@ -59,19 +59,11 @@ class TextTokenizer:
     """The fields of tokenizer_config.json."""
 
     def tokens(self, text: str, *, parse_special: bool | None = None) -> list[Token]:
-        """Splits a text into tokens.
+        """Returns the tokens of a text, including the special ones around it.
 
-        Args:
-            text: The text.
-            parse_special: Whether the name of a special token in the text, such as "[MASK]", is
-                that token. None: as in training, which is so for a Hugging Face tokenizer and not
-                for a run of this library.
-
-        Returns:
-            The tokens, including the special ones around the text.
-
-        Raises:
-            ArgumentError: The text is not a string.
+        With `parse_special`, the name of a special token in the text, such as "[MASK]", is that
+        token. None: as in training, which is so for a Hugging Face tokenizer and not for a run of
+        this library.
         """
         check_argument("text", text, isinstance(text, str), "a string")
         own = self.before is None

@@ -30,11 +30,6 @@ class AnswerPredictor(Predictor):
     The best-scoring span of all windows of a question is its answer. The answer is empty if every
     window gives a higher score to having none, which is the span of the first token alone.
 
-    Args:
-        subject: The model.
-        head: The head.
-        null: Whether a question may have no answer.
-
     References:
         Devlin et al., BERT, https://arxiv.org/abs/1810.04805, section 4.3.
     """

@@ -23,10 +23,7 @@ from jaxformer.pretrained.auto import load, model_folder
 from jaxformer.pretrained.model import Pretrained, with_stored_compute_dtype
 from jaxformer.pretrained.prediction.answers import AnswerPredictor
 from jaxformer.pretrained.prediction.hf_reader import HFReader
-from jaxformer.pretrained.prediction.image_reader import (
-    HFImageReader,
-    RunImageReader,
-)
+from jaxformer.pretrained.prediction.image_reader import HFImageReader, RunImageReader
 from jaxformer.pretrained.prediction.predictor import Predictor, Subject
 from jaxformer.pretrained.prediction.reader import Reader
 from jaxformer.pretrained.prediction.run_reader import RunReader

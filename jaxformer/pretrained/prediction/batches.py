@@ -16,13 +16,7 @@ _SHORTEST = 16
 
 
 class Batches:
-    """Computes a function of a model for rows, which are sorted by length and padded.
-
-    Args:
-        pretrained: The model.
-        function: From the model and the arrays of a batch to arrays, rows first.
-        batch_size: The number of rows of a batch.
-    """
+    """Computes a function of a model for rows, which are sorted by length and padded."""
 
     def __init__(
         self, pretrained: Pretrained, function: Callable[[Model, Arrays], Any], batch_size: int

@@ -29,11 +29,7 @@ class Heard(NamedTuple):
 class SoundReader(FileReader):
     """Reads the sounds of a folder, or those named in a column of a table.
 
-    Args:
-        form: How the model reads sounds.
-        head: The name of its head; None: states are read.
-        longest: The samples to which longer sounds are cut; None: those of the model's window, or
-            of 30 seconds.
+    Sounds are cut to `longest` samples, by default to the model's window, or to 30 seconds.
     """
 
     chunk = 2

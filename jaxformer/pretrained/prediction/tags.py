@@ -11,11 +11,7 @@ from jaxformer.data.files.text_columns import TEXT_COLUMNS, recognised
 from jaxformer.errors import DataError
 from jaxformer.models import Head
 from jaxformer.models.heads.base import PredictionOptions, number
-from jaxformer.pretrained.prediction.predictor import (
-    Prediction,
-    Predictor,
-    Subject,
-)
+from jaxformer.pretrained.prediction.predictor import Prediction, Predictor, Subject
 from jaxformer.pretrained.prediction.reader import Words
 
 
@@ -23,11 +19,6 @@ class TagPredictor(Predictor):
     """Predicts a tag for each word from its first token, and the entities that the tags mark.
 
     A column of texts is split into words; a column of lists has the words themselves.
-
-    Args:
-        subject: The model.
-        head: The head.
-        options: What a prediction contains; with `scores` the probability of each word's tag.
     """
 
     _COLUMNS: ClassVar = (("words",), ("tokens",), *TEXT_COLUMNS[:2])

@@ -37,13 +37,7 @@ class TextPredictor(Predictor):
 
 
 class RowPredictor(TextPredictor):
-    """Predicts `Head.prediction` for a row.
-
-    Args:
-        subject: The model.
-        head: The head.
-        options: What a prediction contains.
-    """
+    """Predicts `Head.prediction` for a row."""
 
     def __init__(self, subject: Subject, head: Head, options: PredictionOptions):
         super().__init__(subject)
@@ -57,13 +51,7 @@ class RowPredictor(TextPredictor):
 
 
 class EmbeddingPredictor(TextPredictor):
-    """Predicts a vector: the pooled hidden states of a text.
-
-    Args:
-        subject: The model.
-        pooling: The mean over the tokens, or the state of the first or of the last one.
-        normalize: Whether vectors have length 1.
-    """
+    """Predicts a vector: the pooled hidden states of a text."""
 
     def __init__(self, subject: Subject, pooling: Pooling = "mean", normalize: bool = False):
         super().__init__(subject)
