@@ -101,9 +101,7 @@ class Lease:
                 return number + 1
 
     def _is_dead(self, number: int, owner: dict[str, Any]) -> bool:
-        """Whether the owner is dead: its process ended on this machine, or it does not renew the
-        lock.
-        """
+        """Whether the owner's process ended on this machine, or does not renew the lock."""
         if owner.get("machine") == _machine() and not _is_alive(owner):
             return True
         _log.warning(
@@ -122,9 +120,7 @@ class Lease:
 
     def _renew(self) -> None:
         while not self._stop.wait(BEAT):
-            with suppress(
-                StorageError
-            ):  # the store is unreachable for others too, or the next renewal succeeds
+            with suppress(StorageError):  # others cannot reach it either, or the next succeeds
                 self._look()
                 if self._lost:
                     return
@@ -182,8 +178,6 @@ def _is_alive(owner: dict[str, Any]) -> bool:
         return False
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True

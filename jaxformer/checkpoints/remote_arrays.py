@@ -47,9 +47,8 @@ def _s3_place(path: RemotePath) -> dict[str, Any]:
     meta = path.store.s3.meta
     if "amazonaws.com" not in meta.endpoint_url:
         place |= {"endpoint": meta.endpoint_url, "aws_region": meta.region_name or "us-east-1"}
-    if (
-        "AWS_ACCESS_KEY_ID" in os.environ
-    ):  # otherwise tensorstore finds credentials as botocore does
+    # Otherwise tensorstore finds credentials as botocore does.
+    if "AWS_ACCESS_KEY_ID" in os.environ:
         place["aws_credentials"] = {"type": "environment"}
     return place
 

@@ -25,7 +25,8 @@ def upload(
     """
     request = HubRequest("NAME", name, writes=True)
     hub = hub_library(str(request))
-    local = sorted(_names(folder))
+    found = (path for path in folder.rglob("*") if os.path.isfile(path))
+    local = sorted(path.relative_to(folder).as_posix() for path in found)
     names = files_to_push(local, lambda index: read_object(folder, index))
     with explain_hub_errors(hub, request):
         api = hub.HfApi(token=token, library_name="jaxformer")
@@ -44,10 +45,3 @@ def upload(
         api.create_commit(repo, operations, commit_message=message, revision=name.revision)
     page = f"{hub.constants.ENDPOINT}/{repo}"
     return page if name.revision is None else f"{page}/tree/{name.revision}"
-
-
-def _names(folder: Path) -> list[str]:
-    """The names of all files in a folder, as on the hub."""
-    return [
-        path.relative_to(folder).as_posix() for path in folder.rglob("*") if os.path.isfile(path)
-    ]

@@ -68,8 +68,27 @@ class Layout(abc.ABC):
     def sources(
         self, model_format: ModelFormat, placements: list[Placement]
     ) -> dict[str, Placement] | None:
-        """Returns the placement of each tensor of the files in a model, see `sources_of`."""
-        return sources_of(self.tensors, model_format, placements)
+        """Returns the placement of each tensor of the files, in a model that may be another one.
+
+        `placements` are the tensors of the model's own files. Returns None if it has other tensors.
+        """
+        known = KnownNames(self.tensors, model_format)
+        found: dict[str, Placement] = {}
+        for placement in placements:
+            name = known.find(placement.tensor)
+            if name is None or self.tensors[name].shape != placement.shape:
+                return None
+            found[name] = placement
+        for copy in model_format.copies:
+            for source in map(known.find, model_format.originals(copy)):
+                if (name := known.find(copy)) is not None and source in found:
+                    found.setdefault(name, found[source])
+        # Files may repeat a constant table in each layer (ESM).
+        for name, tensor in self.tensors.items():
+            source = found.get(known.current[current_name(name, model_format)])
+            if source is not None and not source.places and tensor.shape == source.shape:
+                found.setdefault(name, source)
+        return found if found.keys() == self.tensors.keys() else None
 
     @abc.abstractmethod
     def write_tensors(self, folder: Path, read: Callable[[str], np.ndarray]) -> None:
@@ -137,33 +156,6 @@ class FileLayout(Layout):
             write_with_header(folder / file, header.encode(), kinds, tensors)
         if self.index is not None:
             (folder / INDEX).write_text(self.index, encoding="utf-8")
-
-
-def sources_of(
-    tensors: Mapping[str, Tensor], model_format: ModelFormat, placements: list[Placement]
-) -> dict[str, Placement] | None:
-    """Returns the placement of each tensor of some files, in a model that may be another one.
-
-    `placements` are the tensors of the model's own files. Returns None if it has other tensors.
-    """
-    known = KnownNames(tensors, model_format)
-    named = known.find
-    found: dict[str, Placement] = {}
-    for placement in placements:
-        name = named(placement.tensor)
-        if name is None or tensors[name].shape != placement.shape:
-            return None
-        found[name] = placement
-    for copy in model_format.copies:
-        for source in map(named, model_format.originals(copy)):
-            if (name := named(copy)) is not None and source in found:
-                found.setdefault(name, found[source])
-    # Files may repeat a constant table in each layer (ESM).
-    for name, tensor in tensors.items():
-        source = found.get(known.current[current_name(name, model_format)])
-        if source is not None and not source.places and tensor.shape == source.shape:
-            found.setdefault(name, source)
-    return found if found.keys() == tensors.keys() else None
 
 
 def _is_arange(files: TensorFiles, name: str) -> bool:

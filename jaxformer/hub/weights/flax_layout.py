@@ -11,11 +11,10 @@ import numpy as np
 from jaxformer.hub.weights.file_layout import Layout
 from jaxformer.hub.weights.flax_names import View, views_of
 from jaxformer.hub.weights.msgpack_files import INDEX, MsgpackFiles
+from jaxformer.hub.weights.msgpack_tree import NAMED_DTYPES
 from jaxformer.hub.weights.msgpack_writer import Array, write_tree
-from jaxformer.hub.weights.tensors import DTYPES, Tensor
+from jaxformer.hub.weights.tensors import Tensor
 from jaxformer.io.model_files import file_in
-
-_DTYPES = {dtype.name: dtype for dtype in DTYPES.values()}
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class FlaxLayout(Layout):
     def tensors(self) -> dict[str, Tensor]:
         """Name of a PyTorch tensor -> shape and dtype."""
         arrays = {
-            name: Tensor(tuple(shape), _DTYPES[dtype])
+            name: Tensor(tuple(shape), NAMED_DTYPES[dtype])
             for file in self.files.values()
             for name, shape, dtype, _ in file
         }
@@ -66,7 +65,7 @@ class FlaxLayout(Layout):
     def largest(self) -> int:
         """The number of bytes of the arrays in the largest file."""
         return max(
-            sum(math.prod(shape) * _DTYPES[dtype].itemsize for _, shape, dtype, _ in file)
+            sum(math.prod(shape) * NAMED_DTYPES[dtype].itemsize for _, shape, dtype, _ in file)
             for file in self.files.values()
         )
 
@@ -86,7 +85,7 @@ class FlaxLayout(Layout):
             write_tree(
                 folder / file,
                 [
-                    Array(tuple(name.split(".")), Tensor(tuple(shape), _DTYPES[dtype]), code)
+                    Array(tuple(name.split(".")), Tensor(tuple(shape), NAMED_DTYPES[dtype]), code)
                     for name, shape, dtype, code in kept
                 ],
                 (array(name)() for name, *_ in kept),

@@ -24,7 +24,8 @@ _DEEPEST = 32
 _MOST_ENTRIES = 10**6
 _LONGEST_NAME = 2**12
 _LARGEST_DIM = 2**40
-_DTYPES = {dtype.name: dtype for dtype in DTYPES.values()}
+NAMED_DTYPES = {dtype.name: dtype for dtype in DTYPES.values()}
+"""The dtypes of arrays by the names that files have."""
 _MAP = "a dictionary"
 _LIST = "a list"
 _TEXT = "a text"
@@ -186,11 +187,11 @@ class _Scanner:
     def _dtype(self) -> np.dtype:
         kind, size = self._header()
         name = self._text(size) if kind == _TEXT else None
-        if name not in _DTYPES:
+        if name not in NAMED_DTYPES:
             raise self._problem(
-                f"has the dtype {name!r}: only one of {', '.join(_DTYPES)} can be read"
+                f"has the dtype {name!r}: only one of {', '.join(NAMED_DTYPES)} can be read"
             )
-        return _DTYPES[name]
+        return NAMED_DTYPES[name]
 
     def _chunked(self, path: tuple[str, ...]) -> Leaf:
         """Reads the rest of a dictionary of pieces."""

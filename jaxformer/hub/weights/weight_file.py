@@ -192,11 +192,6 @@ class WeightFile:
                 self._files.folder, len(names), ", ".join(names[:4]), " ..." if names[4:] else "",
             )  # fmt: skip
 
-    def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields the tensors that are used, by their names in the weight map, as views."""
-        for name, kept in self.names.items():
-            yield name, self._files.read(kept)
-
     def tensor(self, name: str) -> np.ndarray:
         """Returns a tensor that is used, by its name in the weight map, as a view."""
         return self._files.read(self.names[name])

@@ -48,20 +48,20 @@ class HFReader(TextReader):
 
     @bounded_matches()
     def encode(self, rows):
-        self._limit("longest_first")
+        self._cut_longest()
         given = [row[0] if len(row) == 1 else row for row in rows]
         return [_tokens(encoding) for encoding in self._tokenizer.encode_batch(given)]
 
     @bounded_matches()
     def prefix_length(self, prefix: str) -> int:
         """Returns the number of tokens of a prefix of texts, including special tokens."""
-        self._limit("longest_first")
+        self._cut_longest()
         encoding = self._tokenizer.encode(prefix)
         return len(encoding) - sum(encoding.special_tokens_mask[-1:])
 
     @bounded_matches()
     def encode_words(self, rows):
-        self._limit("longest_first")
+        self._cut_longest()
         encodings = self._tokenizer.encode_batch(list(map(list, rows)), is_pretokenized=True)
         return [
             Words(_tokens(encoding), _first_pieces(encoding, len(words)), joined_spans(words))
@@ -70,7 +70,7 @@ class HFReader(TextReader):
 
     @bounded_matches()
     def split_words(self, texts):
-        self._limit("longest_first")
+        self._cut_longest()
         encodings = self._tokenizer.encode_batch(list(texts))
         return [self._split(*pair) for pair in zip(texts, encodings, strict=True)]
 
@@ -121,8 +121,8 @@ class HFReader(TextReader):
             return family.encode(model, self._checkpoint, arrays)[0], valid
         return forward(model, self._checkpoint, arrays)["last_hidden_state"], valid
 
-    def _limit(self, strategy: str) -> None:
-        self._tokenizer.enable_truncation(self.max_length, strategy=strategy)
+    def _cut_longest(self) -> None:
+        self._tokenizer.enable_truncation(self.max_length, strategy="longest_first")
 
     def _longest(self, stored: object) -> int:
         values = self._checkpoint.hf_config.values

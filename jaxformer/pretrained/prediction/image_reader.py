@@ -86,19 +86,13 @@ class HFImageReader(ImageReader):
             raise DataError(f"the model has no folder, and so no {PREPROCESSOR}")
         self._settings = ImageSettings.of_folder(pretrained.folder)
         self._any_grid = self._config.position.any_grid
-        self._check_patches()
-
-    def _check_patches(self) -> None:
-        """Raises DataError if the processor's patches differ from the model's."""
-        settings = self._settings
-        wanted = self._config.patch_size
-        if not self._any_grid or settings.max_patches is None:
-            return
-        patch = settings.values["patch_size"]
-        if (patch, patch) != wanted:
-            raise DataError(
-                f"{settings.path}: patch_size = {patch}: must be {wanted[0]}, that of the model"
-            )
+        if self._any_grid and self._settings.max_patches is not None:
+            patch, wanted = self._settings.values["patch_size"], self._config.patch_size
+            if (patch, patch) != wanted:
+                raise DataError(
+                    f"{self._settings.path}: patch_size = {patch}: must be {wanted[0]}, that of "
+                    "the model"
+                )
 
     def pixels(self, file):
         config, channels = self._config, self._config.channels
