@@ -32,9 +32,7 @@ BestFn = Callable[[Mapping[str, float]], float | None]
 
 
 class CheckpointError(RunError):
-    """A checkpoint could not be saved or restored; the message names the checkpoints that are
-    intact.
-    """
+    """A checkpoint could not be saved or restored; the message names the intact ones."""
 
 
 class CheckpointMismatch(CheckpointError):
@@ -67,12 +65,10 @@ class Checkpointer:
     """Saves the training state in the background and keeps the newest and the best.
 
     Args:
-        folder: Where checkpoints are written; created if absent. All processes must see the same
-            folder.
+        folder: Where checkpoints are written. All processes must see the same folder.
         config: The configuration as JSON, saved in every checkpoint.
         keep: How many of the newest checkpoints to keep in addition to the best one.
-        best_fn: Maps the metrics measured at a step to a cost (lower is better), or to None if the
-            metric was not measured.
+        best_fn: Maps the metrics of a step to a cost (lower is better); None: not measured.
         before_save: Called before each checkpoint is begun.
         check_owned: Raises RunError if the folder now belongs to another run. Called before
             anything is committed or deleted there.
@@ -138,11 +134,8 @@ class Checkpointer:
     ) -> None:
         """Starts saving; returns once the arrays are copied, so that the state may be donated.
 
-        Args:
-            step: Number of updates done so far. Does nothing if this step is already saved.
-            state: Pytree of arrays (and typed random keys).
-            validation: The metrics measured at this step, if any.
-            log: `RunLogger.state`, from which logging resumes.
+        `step` is the number of updates done so far; nothing happens if it is already saved. Logging
+        resumes from `log`, which is `RunLogger.state`.
 
         Raises:
             CheckpointError: This save, or the previous one in the background, failed.
@@ -206,9 +199,7 @@ class Checkpointer:
                 self._writer.close()
 
     def _delete_doomed(self) -> None:
-        """Deletes the steps that are not kept, except those being read, which are retried next
-        time.
-        """
+        """Deletes the steps that are not kept; those being read are left for the next time."""
         self._check_owned()
         there = set(self.steps()).intersection(self._doomed)
         begun = {step: files.delete_step(self.folder / str(step)) for step in there}
@@ -262,9 +253,7 @@ def is_key(leaf: Any) -> bool:
 
 
 def _to_savable(state: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """Flattens the state; random keys become their raw data, and their implementations are returned
-    by name.
-    """
+    """Returns the arrays by name, keys as raw data, and the implementation of each random key."""
     arrays = named_arrays(state)
     kinds = {name: str(jax.random.key_impl(key)) for name, key in arrays.items() if is_key(key)}
     for name in kinds:

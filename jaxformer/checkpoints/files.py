@@ -91,11 +91,8 @@ def validation_of(meta: Mapping[str, Any]) -> dict[str, float]:
 class StepHold:
     """Keeps a run from deleting a checkpoint while it is read; released with the object.
 
-    Object stores have no such locks: there a checkpoint may be deleted while it is read.
-
-    Args:
-        step_folder: The checkpoint.
-        to_delete: Whether to lock it exclusively, for deletion.
+    Object stores have no such locks: there a checkpoint may be deleted while it is read. A lock
+    `to_delete` is exclusive.
 
     Raises:
         FileNotFoundError: The checkpoint was already deleted.
@@ -120,8 +117,9 @@ class StepHold:
 
 
 def delete_step(step_folder: AnyPath) -> threading.Thread | None:
-    """Deletes a step in the background; if the process is killed meanwhile, what remains is not
-    mistaken for a checkpoint.
+    """Deletes a step in the background, unless it is being read (None).
+
+    If the process is killed meanwhile, what remains is not mistaken for a checkpoint.
     """
     if is_remote(step_folder):
         (step_folder / COMMIT_FILE).unlink(missing_ok=True)

@@ -39,9 +39,6 @@ class Lease:
     The lock of a killed process expires after `EXPIRY` seconds, or immediately if that process ran
     on this machine. A lock that is renewed in the meantime belongs to a live process.
 
-    Args:
-        folder: The run's folder.
-
     Raises:
         ConfigError: Another process is training in the folder.
         StorageError: The store cannot be reached.

@@ -45,9 +45,7 @@ class FileRecord:
     """SHA-256 digest; None in checkpoints saved before digests were recorded."""
 
     def problem(self, name: str, path: AnyPath) -> str | None:
-        """Describes what is wrong with the file, or returns None; raises OSError if it cannot be
-        read.
-        """
+        """Describes what is wrong with the file, if anything; OSError if it cannot be read."""
         try:
             if (size := path.stat().st_size) != self.bytes:
                 return f"{name} has {size} bytes instead of {self.bytes}"

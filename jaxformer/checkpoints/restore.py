@@ -83,9 +83,7 @@ def newest_whole(folder: AnyPath, on_damage: Callable[[AnyPath, str], None]) -> 
 
 
 def saved_config(run: RunConfig, step: int) -> Config:
-    """Returns the configuration that a checkpoint was saved with, after checking that it belongs to
-    the run.
-    """
+    """Returns the configuration that a checkpoint was saved with; it must belong to the run."""
     home = run.folder / CHECKPOINTS / str(step)
     meta = read_item(home, "meta")
     if meta["step"] != step:

@@ -164,9 +164,7 @@ def _check_in_place(lock: IO, folder: Path) -> None:
 
 
 def _refuse_links(folder: AnyPath) -> None:
-    """Refuses symbolic links that a run would write through; a corpus may be a link, since it is
-    only read.
-    """
+    """Refuses links that a run would write through; a corpus, which is only read, may be one."""
     for item in () if is_remote(folder) else folder.iterdir():
         leads_away = item.is_symlink() and (item.name == _LOCK_FILE or not item.is_file())
         if leads_away and not item.name.startswith("corpus-"):
@@ -180,9 +178,6 @@ class RunConfig:
     """The configuration in a run's folder, read once when created.
 
     User-defined components are imported from the files or modules recorded in the run.
-
-    Args:
-        folder: The run's folder.
 
     Raises:
         ConfigError: The configuration is missing or invalid.
@@ -221,9 +216,7 @@ def read_config(folder: AnyPath) -> Config:
 
 
 def other_fields(before: Config, now: Config, done: int) -> dict[str, tuple[Any, Any]]:
-    """Returns the changed fields that make a configuration a different experiment, as
-    `changed_fields` does.
-    """
+    """Returns the `changed_fields` that make a configuration a different experiment."""
     changes = changed_fields(before, now)
     # The size of future batches may change, but not that of completed steps.
     if done and _SIZES & changes.keys() and same_start(before.data, now.data, done):

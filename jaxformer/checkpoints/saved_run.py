@@ -182,9 +182,7 @@ def chosen_step(run: AnyPath, step: int | None = None, best: bool = False) -> in
 
 
 def retry_if_deleted(run: AnyPath, read: Callable[[], _Read]) -> _Read:
-    """Calls a function that selects and reads a checkpoint, and retries if the run deleted it
-    meanwhile.
-    """
+    """Selects and reads a checkpoint; does so again if the run deleted it meanwhile."""
     for _ in range(_TRIES):
         before = files.saved_steps(run / CHECKPOINTS)
         try:

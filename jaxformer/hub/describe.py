@@ -71,10 +71,7 @@ def describe(
 ) -> HFCheckpoint:
     """Returns the description of a model in the first of the formats that can express it.
 
-    Args:
-        config: The model.
-        formats: The formats to try.
-        extra: Other fields of config.json (token ids, label names).
+    `extra` are other fields of config.json: token ids, label names.
 
     Raises:
         ConfigError: No format can; names the nearest one and the fields that it cannot express.

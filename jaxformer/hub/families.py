@@ -531,13 +531,8 @@ def forward(
 ) -> Outputs:
     """Returns the outputs of the model's class in transformers: "logits", "loss", ...
 
-    Args:
-        model: The model.
-        checkpoint: Its description.
-        inputs: "input_ids", "attention_mask", "token_type_ids", "labels", ...
-        hidden_states: Whether to add "hidden_states" `[layers + 1, B, T, D]`.
-        attentions: Whether to add "attentions" `[layers, B, N, T, S]`.
-        key: The dropout key; None in evaluation.
+    If asked for, also "hidden_states" `[layers + 1, B, T, D]` and "attentions"
+    `[layers, B, N, T, S]`. `key` is for dropout.
     """
     family = family_of(checkpoint.config)
     task = checkpoint.architecture.task

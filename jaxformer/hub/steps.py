@@ -1,6 +1,7 @@
 """A forward pass and its parts with the names of transformers: the encoder, a decode step, ...
 
-Each is a pure function of a module, of its description and of arrays.
+Each is a pure function of a module, of its description and of arrays; `key` is for dropout, and the
+options `hidden_states` and `attentions` add those of all layers.
 """
 
 from collections.abc import Mapping
@@ -81,13 +82,8 @@ def decode(
 ) -> Outputs:
     """Returns the outputs of an encoder-decoder's decoder: "last_hidden_state", "logits", ...
 
-    Args:
-        model: The model.
-        checkpoint: Its description.
-        inputs: "decoder_input_ids", "decoder_attention_mask", "decoder_position_ids";
-            "encoder_outputs" `[B, S, D]` and "encoder_attention_mask" `[B, S]`.
-        key: The dropout key.
-        **options: `hidden_states` and `attentions`: whether to add those of all layers.
+    Inputs are "decoder_input_ids", "decoder_attention_mask", "decoder_position_ids",
+    "encoder_outputs" `[B, S, D]` and "encoder_attention_mask" `[B, S]`.
     """
     family = families.family_of(checkpoint.config)
     mask = family.outputs_mask(inputs.get("encoder_attention_mask"))
@@ -119,15 +115,10 @@ def step(
 ) -> Outputs:
     """Returns the outputs for the next tokens of each row, and "past_key_values" with them.
 
-    Args:
-        model: The model.
-        checkpoint: Its description.
-        inputs: "input_ids" `[B, T]`; "position_ids" `[B, T]`; "attention_mask" `[B, C]` or
-            narrower, of all slots of the cache, 0 at padding; "past_key_values", from
-            `empty_cache` or the step before; for cross-attention "encoder_outputs" `[B, S, D]`
-            and "encoder_attention_mask" `[B, S]`.
-        key: Unused: there is no dropout in a step.
-        **options: `hidden_states` and `attentions`: whether to add those of all layers.
+    Inputs are "input_ids" and "position_ids" `[B, T]`; "attention_mask" `[B, C]` or narrower, of
+    all slots of the cache, 0 at padding; "past_key_values", from `empty_cache` or the step before;
+    for cross-attention "encoder_outputs" `[B, S, D]` and "encoder_attention_mask" `[B, S]`. There
+    is no dropout in a step.
     """
     family = families.family_of(checkpoint.config)
     cache = inputs["past_key_values"]

@@ -18,16 +18,9 @@ CARD = "README.md"
 def model_card(
     run: str | Path, pretrained: Pretrained, *, step: int | None = None, best: bool = False
 ) -> str | None:
-    """Describes a checkpoint of a run for people: data, steps, metrics, commands, licence.
+    """Returns the text of README.md for a checkpoint of a run; None if it was not trained here.
 
-    Args:
-        run: The run's folder, or that of one of its checkpoints.
-        pretrained: The model that `load` read from it.
-        step: Which checkpoint; None: the newest.
-        best: Whether it is the one with the best value of the run's `train.metric`.
-
-    Returns:
-        The text of README.md; None for a checkpoint that was not trained here.
+    `pretrained` is the model that `load` read from the run's folder, or from that of a checkpoint.
     """
     folder = folder_path(run, "RUN_DIR")
     if is_hf_checkpoint(folder):
