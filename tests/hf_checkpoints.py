@@ -167,7 +167,7 @@ _GPT2 = {"n_layer": 2, "n_head": 4, "n_embd": 32, "n_positions": 128}
 _GPT2 |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
 _BERT = _HEADS | {"intermediate_size": 80, "max_position_embeddings": 64}
 _BERT |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-_LABELS = {
+LABELS = {
     "id2label": {0: "negative", 1: "neutral", 2: "positive"},
     "label2id": {"negative": 0, "neutral": 1, "positive": 2},
 }
@@ -181,9 +181,13 @@ KINDS = {
     "llama": ("LlamaForCausalLM", _LLAMA, chat_tokenizer),
     "gpt2": ("GPT2LMHeadModel", _GPT2, gpt2_tokenizer),
     "bert": ("BertForMaskedLM", _BERT, bert_tokenizer),
-    "bert_classifier": ("BertForSequenceClassification", _BERT | _LABELS, bert_tokenizer),
-    "bert_tagger": ("BertForTokenClassification", _BERT | _LABELS, bert_tokenizer),
+    "bert_classifier": ("BertForSequenceClassification", _BERT | LABELS, bert_tokenizer),
+    "bert_tagger": ("BertForTokenClassification", _BERT | LABELS, bert_tokenizer),
     "bert_reader": ("BertForQuestionAnswering", _BERT, bert_tokenizer),
+    "bert_base": ("BertModel", _BERT, bert_tokenizer),
+    "llama_classifier": ("LlamaForSequenceClassification", _LLAMA | LABELS, chat_tokenizer),
+    "gpt2_classifier": ("GPT2ForSequenceClassification", _GPT2 | LABELS, gpt2_tokenizer),
+    "gpt2_tagger": ("GPT2ForTokenClassification", _GPT2 | LABELS, gpt2_tokenizer),
     "roberta": ("RobertaForMaskedLM", _BERT | {"type_vocab_size": 1}, roberta_tokenizer),
     "t5": ("T5ForConditionalGeneration", _T5, t5_tokenizer),
     "bart": ("BartForConditionalGeneration", _BART, roberta_tokenizer),

@@ -22,36 +22,20 @@ def weights_of(folder):
     return folder / "model.safetensors"
 
 
-def make_pickle(folder):
-    weights_of(folder).rename(folder / "pytorch_model.bin")
+def renamed_to(name):
+    return lambda folder: weights_of(folder).rename(folder / name)
 
 
-def make_pt(folder):
-    weights_of(folder).rename(folder / "model.pt")
+def rewritten(change):
+    """Changes the bytes of the file."""
+    return lambda folder: weights_of(folder).write_bytes(change(weights_of(folder).read_bytes()))
 
 
-def truncate(folder):
-    weights_of(folder).write_bytes(weights_of(folder).read_bytes()[:-10])
+def change_one(name, change):
+    def spoil(folder):
+        change_tensors(folder, lambda tensors: tensors.update({name: change(tensors[name])}))
 
-
-def empty(folder):
-    weights_of(folder).write_bytes(b"")
-
-
-def spoil_header(folder):
-    data = bytearray(weights_of(folder).read_bytes())
-    data[8:20] = b"no json here"
-    weights_of(folder).write_bytes(data)
-
-
-def claim_a_huge_header(folder):
-    data = bytearray(weights_of(folder).read_bytes())
-    data[:8] = (2**62).to_bytes(8, "little")
-    weights_of(folder).write_bytes(data)
-
-
-def turn(folder):
-    change_tensors(folder, lambda tensors: tensors.update({QUERY: tensors[QUERY].T.copy()}))
+    return spoil
 
 
 def drop(folder):
@@ -81,13 +65,25 @@ def mapped(**places):
 @pytest.mark.parametrize(
     ("spoil", "parts"),
     [
-        (make_pickle, ["pytorch_model.bin", "a pickle", "save_pretrained", "model.safetensors"]),
-        (make_pt, ["model.pt", "a pickle", "save_pretrained"]),
-        (truncate, ["model.safetensors", "not a complete safetensors file", "fetch it again"]),
-        (empty, ["not a complete safetensors file"]),
-        (spoil_header, ["not a complete safetensors file"]),
-        (claim_a_huge_header, ["not a complete safetensors file"]),
-        (turn, [QUERY, "has shape (48, 72), not (72, 48)"]),
+        (
+            renamed_to("pytorch_model.bin"),
+            ["pytorch_model.bin", "a pickle", "save_pretrained", "model.safetensors"],
+        ),
+        (renamed_to("model.pt"), ["model.pt", "a pickle", "save_pretrained"]),
+        (
+            rewritten(lambda data: data[:-10]),
+            ["model.safetensors", "not a complete safetensors file", "fetch it again"],
+        ),
+        (rewritten(lambda data: b""), ["not a complete safetensors file"]),
+        (
+            rewritten(lambda data: data[:8] + b"no json here" + data[20:]),
+            ["not a complete safetensors file"],
+        ),
+        (
+            rewritten(lambda data: (2**62).to_bytes(8, "little") + data[8:]),
+            ["not a complete safetensors file"],
+        ),
+        (change_one(QUERY, lambda x: x.T.copy()), [QUERY, "has shape (48, 72), not (72, 48)"]),
         (drop, [f"{QUERY} is missing"]),
         (add, ["surprise"]),
         (no_weights, ["neither model.safetensors nor model.safetensors.index.json"]),
@@ -115,13 +111,6 @@ def test_a_tensor_that_two_files_have(spoiled):
     (spoiled / INDEX).write_text(json.dumps({"weight_map": places}))
     with pytest.raises(DataError, match=r"is in a\.safetensors as well"):
         load(spoiled)
-
-
-def change_one(name, change):
-    def spoil(folder):
-        change_tensors(folder, lambda tensors: tensors.update({name: change(tensors[name])}))
-
-    return spoil
 
 
 def with_values(*values):

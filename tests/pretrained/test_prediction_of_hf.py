@@ -3,10 +3,9 @@
 import json
 import shutil
 
-import hf_checkpoints
 import numpy as np
 import pytest
-from hf_checkpoints import SENTENCES, save_checkpoint
+from hf_checkpoints import LABELS, SENTENCES, save_checkpoint
 
 from jaxformer.data.files.record import Record
 from jaxformer.errors import ConfigError, DataError
@@ -16,40 +15,18 @@ pytestmark = pytest.mark.torch
 
 TEXTS = [*SENTENCES[:7], "lake", "Zürich's théorem U.N. 10:45!", "She paints " * 20]
 TEXTS += ["[SEP] is [MASK]ed <|im_end|>"]
-LABELS = hf_checkpoints._LABELS
-MORE = {
-    "llama_classifier": (
-        "LlamaForSequenceClassification",
-        hf_checkpoints._LLAMA | LABELS,
-        hf_checkpoints.chat_tokenizer,
-    ),
-    "gpt2_classifier": (
-        "GPT2ForSequenceClassification",
-        hf_checkpoints._GPT2 | LABELS,
-        hf_checkpoints.gpt2_tokenizer,
-    ),
-    "gpt2_tagger": (
-        "GPT2ForTokenClassification",
-        hf_checkpoints._GPT2 | LABELS,
-        hf_checkpoints.gpt2_tokenizer,
-    ),
-    "bert_base": ("BertModel", hf_checkpoints._BERT, hf_checkpoints.bert_tokenizer),
-}
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """Saves a kind of checkpoint once; changes are fields of its configuration."""
-    home, known = tmp_path_factory.mktemp("models"), dict(hf_checkpoints.KINDS)
-    hf_checkpoints.KINDS.update(MORE)
+    home = tmp_path_factory.mktemp("models")
 
     def save(kind, **changes):
         folder = home / "-".join([kind, *(f"{k}={v}" for k, v in changes.items())])
         return folder if folder.exists() else save_checkpoint(kind, folder, **changes)
 
-    yield save
-    hf_checkpoints.KINDS.clear()
-    hf_checkpoints.KINDS.update(known)
+    return save
 
 
 def records(texts, column="text"):
