@@ -66,8 +66,8 @@ class Task:
         return self.heads(hf_config)
 
     def heads(self, hf_config: HFConfig) -> tuple[Head, ...]:
-        """Returns the heads of the class."""
-        return ()
+        """Returns the heads of the class: usually those of `head_types`."""
+        return tuple(head() for head in self.head_types)
 
     def rows(self, inputs: Arrays, hf_config: HFConfig) -> Arrays:
         """Returns the inputs as the body of the model reads them, one text per row."""
@@ -99,9 +99,6 @@ class CausalLMTask(Task):
     head_types = (LanguageModel,)
     pre_trains = True
 
-    def heads(self, hf_config):
-        return (LanguageModel(),)
-
     def outputs(self, model, states, inputs, hf_config):
         def loss(logits, labels):
             return token_loss(logits[:, :-1], labels[:, 1:])
@@ -124,9 +121,6 @@ class Seq2SeqLMTask(Task):
     head_types = (LanguageModel,)
     labels_are_decoder_targets = True
     pre_trains = True
-
-    def heads(self, hf_config):
-        return (LanguageModel(),)
 
 
 @dataclass(frozen=True)
@@ -242,9 +236,6 @@ class QuestionAnsweringTask(Task):
     """The first and the last token of an answer."""
 
     head_types = (Span,)
-
-    def heads(self, hf_config):
-        return (Span(),)
 
     def excluded(self, inputs: Arrays, hf_config: HFConfig) -> jax.Array | None:
         """Returns the tokens that no answer may begin or end with, bool `[B, T]`, or None."""
