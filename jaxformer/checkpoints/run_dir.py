@@ -337,18 +337,16 @@ def prepared_data(data: Data, folder: AnyPath) -> Datasets:
         return data.prepare(folder)
     prepared = []
 
-    def prepare_first() -> None:
+    def prepare() -> Path:
         local = pull(folder, KEPT)
         with _named(folder, local):
             prepared.append(data.prepare(local))
-        push(local, folder, KEPT)
+        return local
 
-    first_process_only(prepare_first)
-    if prepared:
-        return prepared[0]
-    local = pull(folder, KEPT)
-    with _named(folder, local):
-        return data.prepare(local)
+    first_process_only(lambda: push(prepare(), folder, KEPT))
+    if not prepared:
+        prepare()
+    return prepared[0]
 
 
 @contextmanager
