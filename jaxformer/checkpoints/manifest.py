@@ -16,12 +16,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
-from jaxformer.checkpoints.files import (
-    COMMIT_FILE,
-    unfinished_step,
-    validation_of,
-    write_json,
-)
+from jaxformer.checkpoints.files import COMMIT_FILE, unfinished_step, validation_of, write_json
 from jaxformer.errors import StorageError, system_message
 from jaxformer.io.files import sha256_of
 from jaxformer.io.paths import AnyPath, any_path

@@ -64,11 +64,7 @@ class HFFamily(abc.ABC):
 
     @abc.abstractmethod
     def forward(
-        self,
-        model: Model,
-        checkpoint: "HFCheckpoint",
-        inputs: Arrays,
-        key: jax.Array | None = None,
+        self, model: Model, checkpoint: "HFCheckpoint", inputs: Arrays, key: jax.Array | None = None
     ) -> tuple[ModelOutput, Outputs]:
         """Returns the states that heads read, and the outputs that need no head.
 
@@ -84,11 +80,7 @@ class HFFamily(abc.ABC):
         return ids, {"positions": positions, "mask": mask}
 
     def encode(
-        self,
-        model: Model,
-        checkpoint: "HFCheckpoint",
-        inputs: Arrays,
-        key: jax.Array | None = None,
+        self, model: Model, checkpoint: "HFCheckpoint", inputs: Arrays, key: jax.Array | None = None
     ) -> tuple[jax.Array, Mask]:
         """Returns the encoder's output `[B, S, D]` of an encoder-decoder, and its padding mask."""
         source, options = self.encoder_inputs(checkpoint, inputs)

@@ -250,10 +250,7 @@ def resolved(config: ModelConfig) -> ModelConfig:
     if encoder.num_heads == config.num_heads:
         values["num_kv_heads"] = config.kv_heads
     if encoder.head_width == config.head_width:
-        values |= {
-            "head_dim": config.head_width,
-            "value_dim": config.value_width,
-        }
+        values |= {"head_dim": config.head_width, "value_dim": config.value_width}
         if isinstance(own := config.self_attention, DotProductAttention):
             values["self_attention"] = replace(own, scale=own.scale or config.head_width**-0.5)
     if config.embeddings.dropout is None:

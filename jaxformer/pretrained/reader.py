@@ -181,10 +181,7 @@ def open_adapted(
 
 
 def with_adapter(
-    pretrained: Loaded,
-    adapter: Path,
-    mesh: jax.sharding.Mesh | None = None,
-    weight: float = 1.0,
+    pretrained: Loaded, adapter: Path, mesh: jax.sharding.Mesh | None = None, weight: float = 1.0
 ) -> Loaded:
     """Returns a model with a PEFT adapter merged into its weights."""
     opened = open_with_adapter(pretrained, adapter, weight)

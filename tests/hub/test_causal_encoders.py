@@ -96,11 +96,7 @@ def test_the_types_of_tokens_are_those_that_are_given(tmp_path):
         ({"is_decoder": True}, "BertForPreTraining"),
         ({"model_type": "albert", "is_decoder": True}, "is_decoder = True is not supported"),
         (
-            {
-                "architectures": ["BertModel"],
-                "is_decoder": False,
-                "add_cross_attention": True,
-            },
+            {"architectures": ["BertModel"], "is_decoder": False, "add_cross_attention": True},
             "add_cross_attention = True: must be false",
         ),
     ],

@@ -71,10 +71,7 @@ def test_what_transformers_asks_of_every_file_is_never_ignored(name, neutral, ot
             lambda s: s.choose("act", {"silu": 1}),
             r"act = 'sillu' is not supported: .*; did you mean 'silu'",
         ),
-        (
-            lambda s: s.choose("list", {"silu": 1}),
-            r"list = \[1\] is not supported: must be one",
-        ),
+        (lambda s: s.choose("list", {"silu": 1}), r"list = \[1\] is not supported: must be one"),
         (lambda s: s.expect("act", "a", "b"), "act = 'sillu' is not supported: only 'a' or 'b'"),
         (lambda s: Flag("ours", "act").read(s), "act = 'sillu': must be true or false"),
         (lambda s: Number("ours", "act").read(s), "act = 'sillu': must be a number"),

@@ -33,8 +33,7 @@ def write(folder, shards):
 
 
 @pytest.mark.parametrize(
-    "shards",
-    [{"model.safetensors": "abc"}, {"x.safetensors": "b", "y.safetensors": "ac"}],
+    "shards", [{"model.safetensors": "abc"}, {"x.safetensors": "b", "y.safetensors": "ac"}]
 )
 def test_the_same_bytes_are_written_again(tmp_path, shards):
     theirs, ours = write(tmp_path / "theirs", shards), tmp_path / "ours"

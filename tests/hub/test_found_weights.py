@@ -75,11 +75,7 @@ def test_a_variant_is_taken_where_there_is_nothing_else(spoiled, tmp_path, caplo
 
 @pytest.mark.parametrize(
     ("file", "word"),
-    [
-        ("x.gguf", "llama.cpp"),
-        ("tf_model.h5", "TensorFlow"),
-        ("model.onnx", "compiled"),
-    ],
+    [("x.gguf", "llama.cpp"), ("tf_model.h5", "TensorFlow"), ("model.onnx", "compiled")],
 )
 def test_what_cannot_be_read_is_named(file, word, spoiled):
     (spoiled / SINGLE).rename(spoiled / file)

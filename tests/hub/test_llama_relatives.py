@@ -387,10 +387,7 @@ def test_the_cap_that_transformers_ignores_in_gemma_3():
         ({**PUBLISHED["Gemma 2"], "hidden_act": "relu"}, "hidden_act = 'relu' is not supported"),
         ({**PHI35, "rope_scaling": {"type": "linear", "factor": 2.0}}, "only longrope"),
         ({**PHI35, "full_attn_mod": 2}, "full_attn_mod = 2 is not supported"),
-        (
-            {**PUBLISHED["Qwen 2.5"], "layer_types": [SLIDING] * 28},
-            "there is no sliding_window",
-        ),
+        ({**PUBLISHED["Qwen 2.5"], "layer_types": [SLIDING] * 28}, "there is no sliding_window"),
         ({**PUBLISHED["SmolLM 3"], "no_rope_layers": [1, 0]}, "no_rope_layers = .*: must be"),
         ({**PUBLISHED["SmolLM 3"], "no_rope_layers": [2] * 36}, "no_rope_layers = .*: must be"),
     ],

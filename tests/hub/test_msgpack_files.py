@@ -146,10 +146,7 @@ BAD = {
     "a shape of texts": (extension(shape=("2", "3")), ["dense/kernel", "a text for a size"]),
     "no shape": (extension(shape=6), ["dense/kernel", "a number for its shape"]),
     "values as a text": (extension(data=msgpack.packb(([2, 3], "float32", "x"))), ["a text"]),
-    "more in an array": (
-        extension(data=inner() + b"\xc0"),
-        ["dense/kernel", "size that differs"],
-    ),
+    "more in an array": (extension(data=inner() + b"\xc0"), ["dense/kernel", "size that differs"]),
     "nothing in an array": (extension(data=b""), ["dense/kernel", "ends in the middle"]),
     "a key twice": (
         b"\x81\xa5dense\x82" + 2 * (KERNEL + msgpack.packb(msgpack.ExtType(1, inner()))),

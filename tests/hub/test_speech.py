@@ -153,10 +153,7 @@ BAD_INPUTS = {
         "the model has 0 to 22",
     ),
     "a mask of samples": (
-        {
-            "input_values": np.zeros((2, 90), np.float32),
-            "mask_time_indices": np.ones((2, 90), int),
-        },
+        {"input_values": np.zeros((2, 90), np.float32), "mask_time_indices": np.ones((2, 90), int)},
         "one for each frame",
     ),
     "NaN": ({"input_values": np.full((2, 90), np.nan, np.float32)}, "NaN"),

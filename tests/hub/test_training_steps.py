@@ -37,12 +37,7 @@ def masked():
 def forced():
     start = np.zeros_like(TARGETS[:, :1])
     decoder_inputs = np.concatenate([start, TARGETS[:, :-1]], axis=1)
-    ours = {
-        "inputs": IDS,
-        "decoder_inputs": decoder_inputs,
-        "targets": TARGETS,
-        "weights": WEIGHTS,
-    }
+    ours = {"inputs": IDS, "decoder_inputs": decoder_inputs, "targets": TARGETS, "weights": WEIGHTS}
     return ours, {"input_ids": IDS, "decoder_input_ids": decoder_inputs, "labels": TARGETS}
 
 

@@ -118,10 +118,7 @@ def test_a_processor_of_one_size_gives_one_grid(photos, classifier):
         ({"patch_size": 8}, "patch_size = 8: must be 4"),
         ({"max_num_patches": 0}, "max_num_patches = 0: must be"),
         ({"patch_size": "4"}, "patch_size = '4': must be"),
-        (
-            {"do_resize": False},
-            r"3 x 2 pixels .* whole number of patches of 4 x 4.*do_resize",
-        ),
+        ({"do_resize": False}, r"3 x 2 pixels .* whole number of patches of 4 x 4.*do_resize"),
     ],
     ids=str,
 )

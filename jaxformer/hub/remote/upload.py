@@ -11,12 +11,7 @@ from jaxformer.io.model_files import file_in, read_object
 
 
 def upload(
-    folder: Path,
-    name: HubName,
-    *,
-    private: bool,
-    message: str,
-    token: str | None = None,
+    folder: Path, name: HubName, *, private: bool, message: str, token: str | None = None
 ) -> str:
     """Puts the files of a Hugging Face checkpoint on the hub, in one commit.
 
