@@ -37,6 +37,11 @@ class Difference(NamedTuple):
         return f"{note}; {self.field} = {self.as_flax(value)!r} in config.json gives its results"
 
 
+def _nothing(*_: Any) -> dict[str, Any]:
+    """The default of `fixed`, `unused` and `lacking`: there are none."""
+    return {}
+
+
 @dataclass(frozen=True)
 class FlaxFormat:
     """How a model type's Flax checkpoints differ from the general rules.
@@ -47,14 +52,14 @@ class FlaxFormat:
 
     norm: str = "scale"
     """The name of a norm's scale: "scale", or "weight" (T5, Llama)."""
-    fixed: Callable[[HFConfig], Mapping[str, np.ndarray]] = lambda hf_config: {}
+    fixed: Callable[[HFConfig], Mapping[str, np.ndarray]] = _nothing
     """Makes the tables that Flax computes but PyTorch stores, by their names."""
     bare_prefix: str = ""
     """The prefix that the arrays of a class without heads have, unlike PyTorch's: "text_model."."""
-    unused: Callable[[HFConfig, str], Mapping[str, Shape]] = lambda hf_config, name: {}
+    unused: Callable[[HFConfig, str], Mapping[str, Shape]] = _nothing
     """Returns the arrays that a class has but does not use, which are written as zeros: path in the
     tree, joined by "." -> shape."""
-    lacking: Callable[[HFConfig, str], Mapping[str, Shape]] = lambda hf_config, name: {}
+    lacking: Callable[[HFConfig, str], Mapping[str, Shape]] = _nothing
     """Returns the tensors that PyTorch's class has but does not use and Flax's lacks, which are
     read as zeros: name -> shape."""
     untied: Mapping[str, str] = field(default_factory=dict)

@@ -155,6 +155,11 @@ def section(hf_config: HFConfig, name: str) -> dict[str, Any]:
     return dict(values)
 
 
+def _unchanged(config: ModelConfig, *_: Any) -> ModelConfig:
+    """Returns the configuration as config.json describes it."""
+    return config
+
+
 class Part(NamedTuple):
     """The encoder or the decoder of a composite model."""
 
@@ -191,7 +196,7 @@ class ModelFormat:
     duplicate too."""
     harmless: tuple[str, ...] = ()
     """Patterns of fields of config.json that do not change the outputs."""
-    fitted: Callable[[ModelConfig, Tensors], ModelConfig] = lambda config, files: config
+    fitted: Callable[[ModelConfig, Tensors], ModelConfig] = _unchanged
     """Completes our configuration from the tensors, if config.json is not enough."""
     fitted_fields: tuple[str, ...] = ()
     """Fields of our configuration that only the tensors determine."""
