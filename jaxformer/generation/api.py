@@ -10,17 +10,12 @@ from tokenizers import Tokenizer
 from jaxformer.checks import SWITCH, check_argument, check_arguments, plain
 from jaxformer.data.chat.dialogue.dialogue import Tools
 from jaxformer.data.chat.template import Message
-from jaxformer.errors import (
-    ArgumentError,
-    ConfigError,
-    DataError,
-    shortened,
-)
+from jaxformer.errors import ArgumentError, ConfigError, DataError, shortened
 from jaxformer.functional.activations import Hook, Hooks
 from jaxformer.generation.config import GenerationConfig, recommendations, supported_options
 from jaxformer.generation.decode.loop import EncoderOutputs
 from jaxformer.generation.decode.processors import TOKEN
-from jaxformer.generation.engine import Engine, engine_for, row_keys
+from jaxformer.generation.engine import Engine, engine_for
 from jaxformer.generation.hooked import check_per_token
 from jaxformer.generation.inputs import (
     Inputs,
@@ -33,7 +28,7 @@ from jaxformer.generation.inputs import (
     texts_of,
 )
 from jaxformer.generation.text_stream import TextStream
-from jaxformer.generation.tokens import repeat_rows, sampled_tokens
+from jaxformer.generation.tokens import sampled_tokens
 from jaxformer.io.notices import warn_once
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained.dialogues import Conversations, conversations_in
@@ -119,14 +114,10 @@ def generate(
         found = engine.beam_search(prompts, config, encoder_outputs=encoder_outputs)
         scores = {"sequences_scores": found.scores}
     else:
-        prompts, encoder_outputs = repeat_rows(
-            (prompts, encoder_outputs), config.num_return_sequences
-        )
         found = sampled_tokens(
             engine,
             prompts,
             config,
-            row_keys(config.seed, np.arange(len(prompts.lengths))),
             _tokenizer(pretrained, config),
             slide=slide,
             encoder_outputs=encoder_outputs,
@@ -234,17 +225,7 @@ def combined_config(
     options: Mapping[str, Any],
     where: object,
 ) -> GenerationConfig:
-    """Returns the options of a generation: the given ones, else recommended ones.
-
-    Args:
-        pretrained: The model.
-        recommended: The options that count where none is given.
-        options: The given ones.
-        where: What warnings call the source of the recommended ones.
-
-    Raises:
-        ConfigError: An option is unknown or has an invalid value.
-    """
+    """The options of a generation: the given ones, else those that `where` recommends."""
     model = pretrained.config
     kind, further = GenerationConfig, ()
     if reads_sound(pretrained):

@@ -10,20 +10,9 @@ from jaxformer.generation.api import build_engine, check_stop_strings
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.loop import EncoderOutputs
 from jaxformer.generation.engine import row_keys
-from jaxformer.generation.inputs import (
-    Prompts,
-    padded,
-    prepare_inputs,
-    reads_images,
-    tokenize,
-)
+from jaxformer.generation.inputs import Prompts, padded, prepare_inputs, reads_images, tokenize
 from jaxformer.generation.text_stream import TextStream
-from jaxformer.generation.tokens import (
-    repeat_rows,
-    sampled_tokens,
-    stream_sliding,
-    stream_tokens,
-)
+from jaxformer.generation.tokens import sampled_tokens, stream_sliding, stream_tokens
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained.model import Pretrained, check_pretrained
 
@@ -99,13 +88,12 @@ class TextGenerator:
             found = self.engine.beam_search(prompts, config, encoder_outputs=encoder_outputs)
             scores = found.scores
         else:
-            prompts, encoder_outputs = repeat_rows((prompts, encoder_outputs), count)
             found = sampled_tokens(
                 self.engine,
                 prompts,
                 config,
-                row_keys(config.seed, count * first + np.arange(len(prompts.lengths))),
                 self.encoder.tokenizer,
+                first=first,
                 slide=self.slide,
                 encoder_outputs=encoder_outputs,
             )

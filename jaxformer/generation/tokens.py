@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from jaxformer.errors import ConfigError
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.loop import AnyState, EncoderOutputs, SamplingParams
-from jaxformer.generation.engine import Engine, available_bytes, num_bytes
+from jaxformer.generation.engine import Engine, available_bytes, num_bytes, row_keys
 from jaxformer.generation.inputs import Prompts, are_real
 from jaxformer.generation.text_stream import TextStream
 
@@ -67,22 +67,7 @@ def new_tokens(
     encoder_outputs: EncoderOutputs = (),
     keep_scores: bool = False,
 ) -> NewTokens:
-    """Continues prompts greedily or by sampling.
-
-    Args:
-        engine: The engine, speculative or not.
-        prompts: The prompts.
-        config: The options.
-        keys: PRNG keys `[B]`.
-        encoder_outputs: The encoder's output and its mask, for an encoder-decoder.
-        keep_scores: Whether to keep the logits of every step.
-
-    Returns:
-        The new tokens.
-
-    Raises:
-        ConfigError: The model has too few positions.
-    """
+    """Continues prompts greedily or by sampling, with PRNG keys `[B]`."""
     most = config.max_new_tokens
     options = {"encoder_outputs": encoder_outputs, "keep_scores": keep_scores}
     state = engine.prefill(prompts, most, keys=keys, **options)
@@ -91,15 +76,9 @@ def new_tokens(
     lengths = history.lengths - history.prompt_lengths
     longest = int(lengths.max())
     positions = history.prompt_lengths[:, None] + np.arange(longest)[None, :]
-    real = are_real(lengths, longest)
-    positions = np.where(real, positions, 0)
+    positions = np.where(are_real(lengths, longest), positions, 0)
     tokens, log_probs = (np.take_along_axis(x, positions, 1) for x in (history.tokens, log_probs))
-    return NewTokens(
-        np.where(real, tokens, 0),
-        lengths,
-        np.where(real, log_probs, 0.0),
-        None if scores is None else scores[:longest],
-    )
+    return NewTokens(tokens, lengths, log_probs, scores).up_to(lengths)
 
 
 class Part(NamedTuple):
@@ -143,22 +122,10 @@ def stream_tokens(
     every: int = 1,
     stopped: Callable[[], np.ndarray] | None = None,
 ) -> Iterator[list[Part]]:
-    """Yields the new tokens of each row as the device generates them.
+    """Yields a part for each row as the device generates tokens.
 
-    Args:
-        engine: The engine, speculative or not.
-        prompts: B prompts.
-        config: The options.
-        keys: PRNG keys `[B]`.
-        encoder_outputs: The encoder's output and its mask, for an encoder-decoder.
-        every: The number of tokens after which they are read.
-        stopped: Tells which rows bool `[B]` are finished for other reasons.
-
-    Yields:
-        A part for each row.
-
-    Raises:
-        ConfigError: The model has too few positions.
+    They are read after `every` tokens. `stopped` tells which rows bool `[B]` are finished for other
+    reasons.
     """
     most = config.max_new_tokens
     start = engine.prefill(prompts, most, keys=keys, encoder_outputs=encoder_outputs)
@@ -185,20 +152,6 @@ def stream_sliding(
 
     Whenever the positions are used up, the last half of the text becomes the prompt, from position
     0. The model and the penalties see that half only.
-
-    Args:
-        engine: The engine, speculative or not.
-        prompts: B prompts.
-        config: The options.
-        keys: PRNG keys `[B]`.
-        encoder_outputs: The encoder's output and its mask, for an encoder-decoder.
-        every: The number of tokens after which they are read.
-
-    Yields:
-        A part for each row.
-
-    Raises:
-        ConfigError: The number of positions is not limited.
     """
     limit = engine.max_length
     if limit is None:
@@ -240,31 +193,21 @@ def sampled_tokens(
     engine: Engine,
     prompts: Prompts,
     config: GenerationConfig,
-    keys: jax.Array,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: Tokenizer | None,
     *,
+    first: int = 0,
     slide: bool = False,
     encoder_outputs: EncoderOutputs = (),
     keep_scores: bool = False,
 ) -> NewTokens:
-    """Continues prompts without beams, as the options say: to a stop string, or in a window.
+    """Continues each prompt `num_return_sequences` times: to a stop string, or in a window.
 
-    Args:
-        engine: The engine, speculative or not.
-        prompts: The prompts.
-        config: The options.
-        keys: PRNG keys `[B]`.
-        tokenizer: Decodes the tokens, if there are stop strings.
-        slide: Whether to go on beyond the model's positions, see `stream_sliding`.
-        encoder_outputs: The encoder's output and its mask, for an encoder-decoder.
-        keep_scores: Whether to keep the logits of every step.
-
-    Returns:
-        The new tokens.
-
-    Raises:
-        ConfigError: The model has too few positions, or without a limit there is no window.
+    The tokenizer decodes the tokens if there are stop strings. A row's samples depend on its
+    number, so `first` counts the prompts of earlier batches. `slide`: see `stream_sliding`.
     """
+    count = config.num_return_sequences
+    prompts, encoder_outputs = repeat_rows((prompts, encoder_outputs), count)
+    keys = row_keys(config.seed, count * first + np.arange(len(prompts.lengths)))
     arguments = engine, prompts, config, keys
     if slide:
         stream = stream_sliding(*arguments, encoder_outputs=encoder_outputs, every=READ_EVERY)
