@@ -124,7 +124,7 @@ class Scorer:
             for number, tokens in enumerate(several)
         ]
         requests.sort(key=lambda each: -each.length)
-        size = self._rows_of_a_pass(len(requests))
+        size = max(row_multiple(self.engine.mesh), min(self.rows, bucket(len(requests), 1)))
         step = 1 if self._apart else size
         found = {}
         for first in range(0, len(requests), step):
@@ -135,9 +135,6 @@ class Scorer:
             [found[row, number] for number in range(len(several))]
             for row, several in enumerate(continuations)
         ]
-
-    def _rows_of_a_pass(self, total: int) -> int:
-        return max(row_multiple(self.engine.mesh), min(self.rows, bucket(total, 1)))
 
     def _pass(self, requests: list["_Request"], encoder_outputs: EncoderOutputs) -> list[Score]:
         lengths = np.array([each.length for each in requests], np.int32)
@@ -202,17 +199,14 @@ def _hidden(
 
 def _check(engine: Engine, prompts: Prompts, continuations: Continuations) -> None:
     expected = "for each prompt a list of continuations, each a list of token ids"
-    is_list = isinstance(continuations, Sequence | np.ndarray) and not isinstance(
-        continuations, str
-    )
-    check_argument("continuations", continuations, is_list, expected)
+    check_argument("continuations", continuations, _is_list(continuations), expected)
     if len(continuations) != len(prompts.lengths):
         raise DataError(
             f"continuations: there are {len(continuations)} lists, expected one for each of the "
             f"{len(prompts.lengths)} prompts"
         )
     for row, several in enumerate(continuations):
-        if isinstance(several, str) or not isinstance(several, Sequence | np.ndarray):
+        if not _is_list(several):
             raise DataError(
                 f"continuations: row {row} holds a {type(several).__name__}: must be a list of "
                 "continuations, each a list of token ids"
@@ -226,6 +220,10 @@ def _check(engine: Engine, prompts: Prompts, continuations: Continuations) -> No
                     f"{name} needs {length} positions with its prompt of {prompts.lengths[row]} "
                     f"tokens, and the model has {engine.max_length}: shorten one of them"
                 )
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
 
 
 def _check_tokens(name: str, tokens: np.ndarray, vocab_size: int) -> None:

@@ -99,18 +99,7 @@ class SpeculativeEngine:
         draft_encoder_outputs: EncoderOutputs = (),
         keep_scores: bool = False,
     ) -> SpeculativeState:
-        """Prefills the caches of both models.
-
-        Args:
-            prompts: The prompts.
-            max_new_tokens: The maximum number of tokens to generate for each.
-            keys: PRNG keys `[B]`.
-            encoder_outputs: The output and mask of the target's encoder.
-            draft_encoder_outputs: Those of the draft model's encoder.
-            keep_scores: Whether to keep the target's logits of every token.
-
-        Returns:
-            The state before the first new token.
+        """Prefills the caches of both models, see `Engine.prefill`.
 
         Raises:
             ConfigError: The rows would become longer than the positions of one of the models allow,
@@ -160,7 +149,8 @@ class SpeculativeEngine:
             for engine, own in zip((self.target, self.draft), weights, strict=True)
         )
         state = replace(state, cache=caches[0], draft_cache=caches[1])
-        return speculate(target, draft, sampling, self.proposals, state, steps)
+        step = partial(_speculative_step, target, draft, sampling, self.proposals)
+        return while_active(step, state, steps)
 
 
 def _check_positions(
@@ -201,20 +191,8 @@ class _Proposal(NamedTuple):
     """float32 `[B, k, V]`: from which they were sampled; None: they are the most probable ones."""
 
 
-def speculate(
-    target: GenerativeModel,
-    draft: GenerativeModel,
-    sampling: SamplingParams,
-    proposals: int,
-    state: SpeculativeState,
-    steps: jax.Array,
-) -> SpeculativeState:
-    """Adds tokens to every active row, between 1 and `proposals + 1` in each step."""
-    step = partial(_speculative_step, target, draft, sampling, proposals)
-    return while_active(step, state, steps)
-
-
 def _speculative_step(target, draft, sampling, proposals, state) -> SpeculativeState:
+    """Adds between 1 and `proposals + 1` tokens to every active row."""
     history, active = state.history, state.active
     proposal = _proposed(draft, sampling, proposals, state)
     count = proposal.history.lengths - history.lengths
