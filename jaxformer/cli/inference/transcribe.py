@@ -16,7 +16,8 @@ from jaxformer.config.overrides import parse
 from jaxformer.data.sound import sound_length
 from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.generation.inputs import reads_sound
-from jaxformer.generation.speech.api import TEMPERATURES, Timing, transcribe
+from jaxformer.generation.speech.api import TEMPERATURES, transcribe
+from jaxformer.generation.speech.chunks import Timing
 from jaxformer.generation.speech.frames import writes_labels
 from jaxformer.generation.speech.language_model import LanguageModel, read_language_model
 from jaxformer.generation.speech.subtitles import (

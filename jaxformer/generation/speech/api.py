@@ -24,12 +24,12 @@ from jaxformer.functional.arrays import check_choice
 from jaxformer.generation.api import generation_config_for
 from jaxformer.generation.inputs import reads_sound
 from jaxformer.generation.speech.chunked import transcribe_chunks
-from jaxformer.generation.speech.chunks import Progress, chunking
+from jaxformer.generation.speech.chunks import Progress, Timing, chunking
 from jaxformer.generation.speech.config import SpeechGenerationConfig
 from jaxformer.generation.speech.features import log_mel_of, waveform_features_of
 from jaxformer.generation.speech.frames import writes_labels
 from jaxformer.generation.speech.transcripts import label_options, transcribe_labels
-from jaxformer.generation.speech.windows import Thresholds, Timing, Transcriber
+from jaxformer.generation.speech.windows import Thresholds, Transcriber
 from jaxformer.io.model_files import GENERATION
 from jaxformer.pretrained.model import Pretrained, check_pretrained
 

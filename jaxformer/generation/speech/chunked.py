@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxformer.data.sound import SoundStream
-from jaxformer.generation.speech.chunks import Chunk, Chunking, Progress, batches, chunks_of
+from jaxformer.generation.speech.chunks import Chunk, Chunking, Progress, Timing, batches, chunks_of
 from jaxformer.generation.speech.joining import ChunkText, JoinedSegment, Joiner
 from jaxformer.generation.speech.segments import STRIDE
 from jaxformer.generation.speech.spectrograms import WindowSpectrogram
-from jaxformer.generation.speech.windows import Row, Timing, Transcriber, Written
+from jaxformer.generation.speech.windows import Row, Transcriber, Written
 from jaxformer.generation.speech.words import grouped, timed_words
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -11,6 +11,8 @@ from jaxformer.data.sound import SampleReader, SoundStream
 
 Progress = Callable[[float, float], None]
 """Is called with the seconds that are transcribed, and those of the whole sound."""
+Timing = Literal["none", "segments", "words"]
+"""The times of a transcript."""
 _T = TypeVar("_T")
 
 

@@ -63,7 +63,9 @@ class SpeechGenerationConfig(GenerationConfig):
             rows = len(encoder_outputs[0])
             languages: list[Any] = [self.language] * rows
             if self.tokens.detects_language(self.language, self.task):
-                languages = detected_languages(engine_for(pretrained), self.tokens, encoder_outputs)
+                begun = [[self.tokens.start]] * rows
+                logits = next_logits(engine_for(pretrained), begun, encoder_outputs)
+                languages = _likeliest(self.tokens, logits).tolist()
             timestamps = self.return_timestamps
             return np.array(
                 [self.tokens.prefix(each, self.task, timestamps=timestamps) for each in languages],
@@ -95,14 +97,6 @@ class SpeechGenerationConfig(GenerationConfig):
         tokens = SpeechTokens.of(pretrained, options)
         tokens.prefix(self.language, self.task, timestamps=self.return_timestamps)
         return replace(self, tokens=tokens)
-
-
-def detected_languages(
-    engine: Engine, tokens: SpeechTokens, encoder_outputs: EncoderOutputs
-) -> list[int]:
-    """Returns the token of the most probable language of each row."""
-    logits = next_logits(engine, [[tokens.start]] * len(encoder_outputs[0]), encoder_outputs)
-    return _likeliest(tokens, logits).tolist()
 
 
 def _likeliest(tokens: SpeechTokens, logits: jax.Array | np.ndarray) -> jax.Array:

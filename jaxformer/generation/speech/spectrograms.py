@@ -1,25 +1,12 @@
 """The spectrograms that Whisper reads: of one window, or of a long sound as it is read."""
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
 
 import numpy as np
 
 from jaxformer.data.sound import SampleReader, SoundStream
 from jaxformer.data.tasks.sounds.features import LogMel
 from jaxformer.functional.audio import compressed
-
-
-class Spectrogram(Protocol):
-    """What a transcript is written from."""
-
-    total: int
-    """The frames to transcribe."""
-    frames: int
-    """The frames of the sound."""
-
-    def window(self, position: int) -> np.ndarray:
-        """Returns the frames of a window from this one on, float32 `[T, M]`, padded with zeros."""
 
 
 class WindowSpectrogram:
@@ -29,6 +16,10 @@ class WindowSpectrogram:
         features: How the model reads it.
         waveform: float32 `[S]`.
         total: The frames to transcribe; None: those of the sound.
+
+    Attributes:
+        frames: The frames of the sound.
+        total: The frames to transcribe.
     """
 
     def __init__(self, features: LogMel, waveform: np.ndarray, total: int | None = None):
@@ -37,7 +28,7 @@ class WindowSpectrogram:
         self._values = features.spectrogram(waveform)
 
     def window(self, position: int) -> np.ndarray:
-        """Returns the frames of a window from this one on."""
+        """Returns the frames of a window from this one on, float32 `[T, M]`, padded with zeros."""
         rest = self._values[position:]
         return np.pad(rest, ((0, len(self._values) - len(rest)), (0, 0)))
 
@@ -56,13 +47,17 @@ class LongSpectrogram:
 
     def __init__(self, features: LogMel, stream: SoundStream):
         self._features = features
-        self._loudest, self.num_samples, position = np.float32(-np.inf), None, 0
-        counted = _Counted(stream.blocks())
-        self._reader = self._reflected(counted)
-        while self.num_samples is None or position < self.num_samples // features.hop:
+        self._loudest, self.num_samples, position, ends = np.float32(-np.inf), 0, 0, False
+
+        def counted() -> Iterator[np.ndarray]:
+            for block in stream.blocks():
+                self.num_samples += len(block)
+                yield block
+
+        self._reader = self._reflected(counted())
+        while not ends or position < self.num_samples // features.hop:
             power, ends = self._power(position)
             if ends:  # all of the sound has been read
-                self.num_samples = counted.samples
                 power = power[: max(self.num_samples // features.hop - position, 0)]
             self._loudest = max(self._loudest, power.max(initial=-np.inf))
             position += features.num_frames
@@ -70,7 +65,7 @@ class LongSpectrogram:
         self._reader = self._reflected(stream.blocks())
 
     def window(self, position: int) -> np.ndarray:
-        """Returns the frames of a window from this one on."""
+        """Returns the frames of a window from this one on, float32 `[T, M]`, padded with zeros."""
         features = self._features
         power, _ = self._power(position)
         own = min(max(self.num_samples // features.hop - position, 0), features.num_frames)
@@ -88,19 +83,6 @@ class LongSpectrogram:
 
     def _reflected(self, blocks: Iterable[np.ndarray]) -> SampleReader:
         return SampleReader(reflected(blocks, self._features.fft_length // 2))
-
-
-class _Counted:
-    """Blocks, whose samples are counted as they are read."""
-
-    def __init__(self, blocks: Iterable[np.ndarray]):
-        self._blocks = blocks
-        self.samples = 0
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        for block in self._blocks:
-            self.samples += len(block)
-            yield block
 
 
 def reflected(blocks: Iterable[np.ndarray], half: int) -> Iterator[np.ndarray]:

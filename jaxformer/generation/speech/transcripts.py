@@ -1,14 +1,14 @@
 """What is said in a sound, from a model with a CTC head (wav2vec 2.0, HuBERT)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from jaxformer.data.sound import SoundStream
 from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import ConfigError
-from jaxformer.generation.speech.chunks import Chunking, Progress
+from jaxformer.generation.speech.chunks import Chunking, Progress, Timing
 from jaxformer.generation.speech.ctc import align, best_path, prefix_beams
 from jaxformer.generation.speech.features import waveform_features_of
 from jaxformer.generation.speech.frames import check_writes_labels, chunk_log_probs
@@ -21,7 +21,6 @@ from jaxformer.generation.speech.words import timed_words
 from jaxformer.models import CTC
 from jaxformer.pretrained.model import Pretrained
 
-Timing = Literal["none", "segments", "words"]
 _SPECIAL = "<>"
 """What a token counts as that writes nothing: no word has these letters."""
 _OPTIONS = ("num_beams", "length_bonus", "language_model")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ from jaxformer.data.tasks.sounds.features import LogMel
 from jaxformer.generation.decode.loop import EncoderOutputs
 from jaxformer.generation.engine import engine_for, row_keys
 from jaxformer.generation.inputs import Prompts, bucket
-from jaxformer.generation.speech.chunks import Progress
+from jaxformer.generation.speech.chunks import Progress, Timing
 from jaxformer.generation.speech.config import SpeechGenerationConfig, next_logits
 from jaxformer.generation.speech.segments import (
     STRIDE,
@@ -22,16 +22,11 @@ from jaxformer.generation.speech.segments import (
     previous_tokens,
     split,
 )
-from jaxformer.generation.speech.spectrograms import (
-    LongSpectrogram,
-    Spectrogram,
-    WindowSpectrogram,
-)
+from jaxformer.generation.speech.spectrograms import LongSpectrogram, WindowSpectrogram
 from jaxformer.generation.speech.words import token_times, words_of
 from jaxformer.generation.tokens import new_tokens
 from jaxformer.pretrained.model import Pretrained
 
-Timing = Literal["none", "segments", "words"]
 _T = TypeVar("_T")
 _WARM = 0.5
 """A text that was sampled at this temperature or above is not told to the next window."""
@@ -85,7 +80,7 @@ class Written(NamedTuple):
 class Row:
     """A sound that is written window by window, each of which begins where the last text ends."""
 
-    spectrogram: Spectrogram
+    spectrogram: WindowSpectrogram | LongSpectrogram
     number: int = 0
     """Sounds with other numbers are sampled with other keys."""
     position: int = 0
