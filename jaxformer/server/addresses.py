@@ -15,12 +15,7 @@ _WAITING_CONNECTIONS = 2048
 def bound(host: str, port: int) -> Iterator[list[socket.socket]]:
     """Binds sockets to the addresses of a host, and closes them at the end.
 
-    Args:
-        host: A name such as "localhost", which may have several addresses, or an address.
-        port: The port.
-
-    Yields:
-        The sockets, to which nobody can connect yet.
+    A name such as "localhost" may have several addresses. Nobody can connect before `listen`.
 
     Raises:
         ConfigError: The host is not of this machine, or the port is in use or reserved.

@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -44,14 +45,7 @@ class Limits:
 
 
 class Server:
-    """A model behind the interface.
-
-    Args:
-        pretrained: The model, with its tokenizer.
-        name: The name of the model for clients.
-        batcher: Runs the texts.
-        limits: What a request may ask for.
-    """
+    """A model behind the interface, which clients know by its name."""
 
     def __init__(self, pretrained: Pretrained, name: str, batcher: Batcher, limits: Limits):
         self._pretrained, self._batcher, self._limits = pretrained, batcher, limits
@@ -63,8 +57,8 @@ class Server:
             Route("/health", lambda request: JSONResponse({"status": "ok"})),
             Route("/v1/models", self._models),
             Route("/v1/models/{name:path}", self._models),
-            Route("/v1/completions", self._completions, methods=["POST"]),
-            Route("/v1/chat/completions", self._chat, methods=["POST"]),
+            Route("/v1/completions", partial(self._answer, chat=False), methods=["POST"]),
+            Route("/v1/chat/completions", partial(self._answer, chat=True), methods=["POST"]),
         ]
         handlers = {HTTPException: _refused}
         # A page in a browser can reach this machine under another name.
@@ -79,12 +73,6 @@ class Server:
             return JSONResponse({"object": "list", "data": [own]})
         self._check_model({"model": name})
         return JSONResponse(own)
-
-    async def _completions(self, request: Request) -> Response:
-        return await self._answer(request, chat=False)
-
-    async def _chat(self, request: Request) -> Response:
-        return await self._answer(request, chat=True)
 
     async def _answer(self, request: Request, chat: bool) -> Response:
         try:
@@ -138,12 +126,7 @@ class Server:
 
 
 class _Texts:
-    """The texts of a request, while they are generated.
-
-    Args:
-        body: What the client asks for.
-        seconds: The time after which a text ends.
-    """
+    """The texts of a request, while they are generated; each ends after some seconds."""
 
     def __init__(self, body: Body, seconds: float):
         self._loop, self._queue = asyncio.get_running_loop(), asyncio.Queue()
@@ -164,8 +147,7 @@ class _Texts:
     async def pieces(self, request: Request | None = None) -> AsyncIterator[tuple[int, Piece]]:
         """Yields the number of a text and its next piece, until all texts end.
 
-        Args:
-            request: The request, if nothing else notices that its client hangs up.
+        `request` is given if nothing else notices that its client hangs up.
         """
         left = len(self.requests)
         try:
@@ -187,14 +169,7 @@ class _Texts:
 
 
 class _Writer:
-    """Writes pieces of texts as objects of the interface.
-
-    Args:
-        body: What the client asks for.
-        pretrained: The model.
-        name: Its name for clients.
-        chat: Whether texts are the answers of a chat.
-    """
+    """Writes pieces of texts as objects of the interface, perhaps as the answers of a chat."""
 
     def __init__(self, body: Body, pretrained: Pretrained, name: str, chat: bool):
         self._body, self._chat = body, chat
@@ -247,18 +222,14 @@ class _Writer:
     def _choice(self, index: int, piece: Piece, name: str) -> dict[str, Any]:
         choice = {"index": index, "finish_reason": piece.finish_reason, "logprobs": None}
         names = [self._tokenizer.decode([id_], skip_special_tokens=False) for id_ in piece.tokens]
-        pairs = list(zip(names, piece.log_probs, strict=True))
         if not self._chat:
             if self._body.log_probs:
-                choice["logprobs"] = {
-                    "tokens": names,
-                    "token_logprobs": list(piece.log_probs),
-                }
+                choice["logprobs"] = {"tokens": names, "token_logprobs": list(piece.log_probs)}
             return choice | {"text": piece.text}
         if self._body.log_probs:
             entries = [
                 {"token": token, "logprob": value, "bytes": None, "top_logprobs": []}
-                for token, value in pairs
+                for token, value in zip(names, piece.log_probs, strict=True)
             ]
             choice["logprobs"] = {"content": entries}
         return choice | {name: {"role": "assistant", "content": piece.text}}

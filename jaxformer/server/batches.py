@@ -92,13 +92,7 @@ class Batcher:
     """
 
     def __init__(self, pretrained: Pretrained, batch_size: int, most_waiting: int):
-        """Starts the thread.
-
-        Args:
-            pretrained: The model, with its tokenizer.
-            batch_size: The largest number of texts in a batch.
-            most_waiting: The largest number of texts that may wait.
-        """
+        """Starts the thread; both numbers count texts."""
         self._pretrained, self._tokenizer = pretrained, pretrained.prompt_encoder.tokenizer
         self._engine = build_engine(pretrained, GenerationConfig())
         self._batch_size, self._most_waiting = batch_size, most_waiting
