@@ -62,15 +62,8 @@ class Engine:
     ):
         """Arranges the weights; the given ones may be deleted afterwards. Compiles nothing yet.
 
-        Args:
-            config: The model's configuration.
-            abstract_model: Its structure.
-            parameters: Its weights; None: `with_parameters` gives them.
-            mesh: The mesh of the weights; None: one device.
-            weights: The dtype of kernels; None: that of the parameters.
-
-        Raises:
-            ConfigError: The model does not predict the next token.
+        Without parameters, `with_parameters` gives them. `weights` is the dtype of kernels; None:
+        that of the parameters.
         """
         check_generates(config)
         self.config = config
@@ -124,9 +117,8 @@ class Engine:
     def max_length(self) -> int | None:
         """The maximum length of a row, prompt included; None without a limit."""
         config = self.config
-        return (
-            config.decoder_position if config.is_encoder_decoder else config.position
-        ).max_length
+        position = config.decoder_position if config.is_encoder_decoder else config.position
+        return position.max_length
 
     def on_mesh(self) -> AbstractContextManager:
         """The context in which the programs run."""
@@ -165,18 +157,8 @@ class Engine:
     ) -> State:
         """Prefills the cache, leaving the last chunk of the prompts for the first decode step.
 
-        Args:
-            prompts: The prompts.
-            max_new_tokens: The maximum number of tokens to generate for each.
-            keys: PRNG keys `[B]`.
-            encoder_outputs: The encoder's output and its mask; arrays with a leading axis of B.
-            keep_scores: Whether to keep the logits of every step.
-            max_pending: The maximum number of prompt tokens to leave.
-            num_beams: The number of beams of each row, for beam search.
-            aligned: Whether all active rows get their new tokens in the same steps.
-
-        Returns:
-            The state before the first new token.
+        At most `max_pending` tokens are left. `aligned` says whether all active rows get their new
+        tokens in the same steps; the keys are `[B]`.
 
         Raises:
             ConfigError: The rows would become longer than the model's positions allow or need more
@@ -227,19 +209,10 @@ class Engine:
     def beam_search(
         self, prompts: Prompts, config: GenerationConfig, *, encoder_outputs: EncoderOutputs = ()
     ) -> Hypotheses:
-        """Searches for the most probable continuations of prompts.
+        """Searches for the n = num_return_sequences most probable continuations of each prompt.
 
-        Args:
-            prompts: B prompts.
-            config: The options of beam search, with n = num_return_sequences.
-            encoder_outputs: The encoder's output and its mask; arrays with a leading axis of B.
-
-        Returns:
-            n continuations of each prompt, best first and those of a prompt in a row: tokens
-            `[B n, N]`, where N is the longest, lengths and scores `[B n]`; NumPy arrays.
-
-        Raises:
-            ConfigError: The rows would become longer than the model's positions allow.
+        Best first and those of a prompt in a row: tokens `[B n, N]`, where N is the longest,
+        lengths and scores `[B n]`; NumPy arrays.
         """
         keys = row_keys(0, np.arange(len(prompts.lengths)))  # Nothing is sampled.
         options = {"keys": keys, "encoder_outputs": encoder_outputs, "max_pending": 1}

@@ -71,9 +71,6 @@ class Prompts(NamedTuple):
             vocab_size: V.
             source: The tokens that an encoder has read.
 
-        Returns:
-            The prompts.
-
         Raises:
             DataError: A prompt is empty, a token is not in the vocabulary, or the shapes do not
                 fit.
@@ -120,17 +117,9 @@ def texts_of(inputs: Any) -> list[str] | None:
 
 
 def rows_of(inputs: Any) -> list[np.ndarray]:
-    """The token ids of one prompt or of several prompts as a list of int `[T]`.
+    """The token ids of one prompt or of several as a list of int `[T]`.
 
-    Args:
-        inputs: A list of token ids, a list of such lists, or an array `[T]` or `[B, T]`.
-
-    Returns:
-        One array for each prompt.
-
-    Raises:
-        ArgumentError: The inputs are of another type.
-        DataError: A prompt holds something other than integers.
+    The inputs are a list of token ids, a list of such lists, or an array `[T]` or `[B, T]`.
     """
     is_rows = hasattr(inputs, "ndim") and inputs.ndim in (1, 2) and len(inputs) > 0
     if not hasattr(inputs, "ndim"):
@@ -317,15 +306,7 @@ def _pixels(pretrained: Pretrained, files: Any) -> Arrays:
 
 
 def start_token(config: ModelConfig, options: Mapping[str, Any]) -> int:
-    """Returns the first token of an encoder-decoder's answer, found as transformers does.
-
-    Args:
-        config: The configuration of the model.
-        options: The options of generation that count, by name.
-
-    Raises:
-        ConfigError: The options name no token of the model.
-    """
+    """Returns the first token of an encoder-decoder's answer, found as transformers does."""
     given = [options.get(name) for name in ("decoder_start_token_id", "bos_token_id")]
     start = next((token for token in given if token is not None), None)
     size = config.vocab_size

@@ -43,7 +43,7 @@ def generate_rows(
         mask: `[B, T]`, 1 at real tokens, 0 at padding on either side.
         config: The options, with `max_new_tokens` (N).
         key: The key for sampling.
-        encoder_outputs: The encoder's output and its mask, for an encoder-decoder.
+        encoder_outputs: For an encoder-decoder.
         source: int `[B, R]`: the tokens that an encoder has read, -1 at padding.
         processors: Further processors, applied after those of the options.
 
@@ -92,22 +92,10 @@ def generate_for(
     start: int | None = None,
     processors: tuple[Processor, ...] = (),
 ) -> dict[str, jax.Array]:
-    """Continues prompts, or answers them, given by the names of transformers.
+    """As `generate_rows`, of inputs by the names of transformers.
 
-    Args:
-        model: The model.
-        checkpoint: Its description.
-        inputs: "input_ids", "attention_mask"; for an encoder-decoder also "decoder_input_ids",
-            "decoder_attention_mask", and "pixel_values", "input_features" or "input_values" where
-            the encoder reads images or sounds.
-        config: The options.
-        key: The key for sampling.
-        encoder: The same model, perhaps in another layout, that runs the encoder.
-        start: The token that starts an answer without "decoder_input_ids".
-        processors: Further processors, applied after those of the options.
-
-    Returns:
-        What `generate_rows` returns.
+    `encoder` is the same model, perhaps in another layout, that runs the encoder. `start` is the
+    token that starts an answer without "decoder_input_ids".
     """
     encoder_outputs, source, part = (), None, ""
     if checkpoint.config.is_encoder_decoder:

@@ -47,14 +47,11 @@ class BeamSearch:
         )
 
     def score(self, totals: jax.Array, lengths: jax.Array) -> jax.Array:
-        """The scores of complete hypotheses.
+        """The scores `[B, n]` of complete hypotheses.
 
         Args:
             totals: float32 `[B, n]`: the sums of their tokens' log-probabilities.
             lengths: int `[B]`: their numbers of tokens, the end token included.
-
-        Returns:
-            float32 `[B, n]`.
         """
         return totals / (lengths[:, None].astype(jnp.float32) ** self.length_penalty)
 
@@ -113,14 +110,7 @@ def beam_search(
     those of transformers, except that each row finishes on its own, and that a beam that cannot be
     continued is discarded.
 
-    Args:
-        model: The model with its weights.
-        search: The options.
-        history: The prompts `[B, S]`, with room for the longest text.
-        cache: The cache of all their tokens but the last.
-
-    Returns:
-        The new tokens of n hypotheses for each prompt.
+    The prompts have room for the longest text, and are in the cache but for their last tokens.
 
     References:
         Graves, Sequence transduction with recurrent neural networks (arXiv:1211.3711). Wu et al.,

@@ -69,18 +69,9 @@ def init_state(
 ) -> State:
     """The state before the model has read any token, with an empty cache.
 
-    Args:
-        model: The model with its weights.
-        shape: The size of the cache; its sharding follows from the mesh.
-        history: The prompts.
-        keys: PRNG keys `[B]`.
-        pending: The maximum length of a prompt.
-        encoder_outputs: The encoder's output and its mask, for an encoder-decoder.
-        scores: The shape `[N, B, V]` of the logits to keep; None: they are not kept.
-        aligned: Whether all active rows get their new tokens in the same steps.
-
-    Returns:
-        The state.
+    `pending` is the maximum length of a prompt, `scores` the shape `[N, B, V]` of the logits to
+    keep; None: they are not kept. `aligned` says whether all active rows get their new tokens in
+    the same steps. The sharding of the cache follows from the mesh.
     """
     assert_axes(
         tokens=(history.tokens, f"{shape.batch_size} S"),
@@ -126,7 +117,7 @@ def decode_step(
         history: The tokens.
         cache: The cache of all but the pending tokens.
         active: bool `[B]`: the rows to read; the others stay as they are.
-        pending: The maximum number of pending tokens in an active row.
+        pending: The maximum number of pending tokens in an active row (P).
 
     Returns:
         Float32 logits `[B, V]`, replicated on a mesh, and the cache of all tokens.
@@ -151,17 +142,9 @@ def decode_step(
 def verify_step(
     model: GenerativeModel, history: History, cache: Cache, active: jax.Array, pending: int
 ) -> tuple[jax.Array, Cache]:
-    """Reads the pending tokens of each row and computes the logits after every one of them.
+    """As `decode_step`, with the logits `[B, P, V]` after every pending token.
 
-    Args:
-        model: The model with its weights; its positions do not depend on the length.
-        history: The tokens.
-        cache: The cache of all but the pending tokens.
-        active: bool `[B]`: the rows to read; the others stay as they are.
-        pending: The maximum number of pending tokens in an active row (P).
-
-    Returns:
-        Float32 logits `[B, P, V]`, replicated on a mesh, and the cache of all tokens.
+    The positions of the model must not depend on the length.
     """
     tokens_BP, count = _pending(history, cache, active, pending)
     hidden_BPD, cache = _step(model, tokens_BP, count, cache, history.lengths)
