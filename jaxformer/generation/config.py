@@ -326,9 +326,7 @@ class GenerationConfig:
     def with_tokens(self, pretrained: Pretrained, options: Mapping[str, Any] | None = None) -> Self:
         """Returns the options with what a subclass has to know of the model.
 
-        Args:
-            pretrained: The model.
-            options: The options that count where none is given; None: those of the model's files.
+        The given options count where the model's files would otherwise.
         """
         del pretrained, options
         return self
@@ -336,16 +334,7 @@ class GenerationConfig:
     def opening(
         self, model: GenerativeModel, encoder_outputs: EncoderOutputs, start: int
     ) -> jax.Array:
-        """Returns the first tokens of each answer of an encoder-decoder, as a pure function.
-
-        Args:
-            model: The model.
-            encoder_outputs: The encoder's output `[B, S, D]`, and its mask.
-            start: The token that starts an answer.
-
-        Returns:
-            int `[B, T]`.
-        """
+        """Returns the first tokens of each answer, int `[B, T]`, as a pure function."""
         del model
         return jnp.full((len(encoder_outputs[0]), 1), start, jnp.int32)
 

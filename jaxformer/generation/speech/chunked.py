@@ -21,12 +21,7 @@ def transcribe_chunks(
 ) -> dict[str, Any]:
     """Returns what `transcribe` returns, from chunks that are written in batches and joined.
 
-    Args:
-        transcriber: The model with its options; it tells no chunk the text before it.
-        stream: The sound, at the sampling rate of the model.
-        cut: How it is cut.
-        timing: "segments", "words" or "none".
-        progress: Is called after each batch with the seconds that are done, and all seconds.
+    The sound has the sampling rate of the model; no chunk is told the text before it.
     """
     features = transcriber.features
     rate, second = features.sampling_rate, STRIDE * features.seconds_per_frame

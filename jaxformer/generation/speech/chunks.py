@@ -50,16 +50,9 @@ def chunking(
 ) -> Chunking:
     """Returns how a sound is cut, as by the pipelines of transformers.
 
-    Args:
-        sampling_rate: Samples per second.
-        multiple: Sizes are rounded to a multiple of these samples.
-        longest: The seconds of the longest chunk that the model can read.
-        batch_size: The chunks that are read at once; None: 1.
-        chunk_length_s: The seconds of a chunk; None: 30, or `longest` if that is less.
-        stride_length_s: The seconds at each end that its neighbour reads too; None: a sixth.
-
-    Raises:
-        ArgumentError: The chunk is longer than the model reads, or no longer than its two ends.
+    Sizes are rounded to a multiple of some samples. The model can read chunks of at most `longest`
+    seconds. The other arguments are those of `transcribe`, and default to 1, to 30 or `longest`,
+    and to a sixth of the chunk.
     """
     batch_size = 1 if batch_size is None else batch_size
     check_arguments(batch_size=(batch_size, at_least(1)))

@@ -29,19 +29,7 @@ def writes_labels(pretrained: Pretrained) -> bool:
 def frame_log_probs(
     pretrained: Pretrained, waveform: np.ndarray, features: WaveformFeatures
 ) -> np.ndarray:
-    """Returns the log-probabilities of the classes of each frame of a sound, read at once.
-
-    Args:
-        pretrained: A model with a CTC head.
-        waveform: float32 `[S]` at the sampling rate of the model.
-        features: How the model reads it.
-
-    Returns:
-        float32 `[T, V]`.
-
-    Raises:
-        DataError: The sound is shorter than a frame.
-    """
+    """Returns the log-probabilities `[T, V]` of the frames of a sound `[S]`, read at once."""
     _check_length(pretrained, "waveform", len(waveform))
     whole = Chunking(round(_PADDED * features.sampling_rate), 0, 1)
     return _log_probs(pretrained, [waveform], features, whole)[0]
@@ -54,22 +42,10 @@ def chunk_log_probs(
     cut: Chunking,
     progress: Progress | None = None,
 ) -> Iterator[np.ndarray]:
-    """Yields the log-probabilities of the classes of the frames of a sound, chunk by chunk.
+    """Yields the log-probabilities `[T, V]` of the frames of a sound, chunk by chunk.
 
-    The frames at the ends of a chunk are left to its neighbours.
-
-    Args:
-        pretrained: A model with a CTC head.
-        stream: The sound, at the sampling rate of the model.
-        features: How the model reads it; each chunk is normalised by itself, as in transformers.
-        cut: How the sound is cut.
-        progress: Is called after each batch with the seconds that are done, and all seconds.
-
-    Yields:
-        float32 `[T, V]`.
-
-    Raises:
-        DataError: The sound is shorter than a frame.
+    The frames at the ends of a chunk are left to its neighbours. Each chunk is normalised by
+    itself, as in transformers.
     """
     step, rate = pretrained.config.samples_per_frame, features.sampling_rate
     for batch in batches(chunks_of(stream, cut), cut.batch_size):

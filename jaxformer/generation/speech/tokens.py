@@ -41,10 +41,8 @@ class SpeechTokens:
     def of(cls, pretrained: Pretrained, options: Mapping[str, Any] | None = None) -> "SpeechTokens":
         """Returns the special tokens of a model.
 
-        Args:
-            pretrained: The model.
-            options: The options of generation, with `lang_to_id` and others; None: those that the
-                model's generation_config.json or config.json recommends.
+        The options have `lang_to_id` and others; None: those that the model's
+        generation_config.json or config.json recommends.
         """
         values = pretrained.checkpoint.hf_config.values
         own = options
@@ -86,14 +84,7 @@ class SpeechTokens:
         return None if self.no_timestamps is None else self.no_timestamps - 1
 
     def language_token(self, language: str) -> int:
-        """Returns the token of a language.
-
-        Args:
-            language: Its code ("en"), its name ("english") or its token ("<|en|>").
-
-        Raises:
-            ConfigError: The model does not know the language, or knows one only.
-        """
+        """Returns the token of a language: of "en", "english" or "<|en|>"."""
         known = dict(self.languages)
         if not known:
             raise ConfigError(
@@ -135,10 +126,7 @@ class SpeechTokens:
     ) -> list[int]:
         """Returns the first tokens of an answer, as transformers chooses them.
 
-        Args:
-            language: The language, or its token if it was detected.
-            task: "transcribe" or "translate"; None: what the files say.
-            timestamps: Whether timestamps follow.
+        A language that was detected is given by its token. Without a task, the files say it.
         """
         named = isinstance(language, str)
         tokens = [self.start]

@@ -37,26 +37,9 @@ def transcribe_labels(
     language_model: LanguageModel | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Writes what is said in a sound of any length, with a CTC head.
+    """Returns what `jaxformer.transcribe` returns, from a model with a CTC head.
 
-    Args:
-        pretrained: The model.
-        stream: The sound, at the sampling rate of the model.
-        cut: How it is cut into chunks.
-        timestamps: "segments", "words" or "none".
-        num_beams: 1 takes the likeliest label of each frame; more search prefixes.
-        length_bonus: What beams add to the log-probability for each label.
-        language_model: What else they add, for words.
-        progress: Is called with the seconds that are done, and all seconds.
-
-    Returns:
-        What `jaxformer.transcribe` returns; "language" is None. There is a segment for each stretch
-        between two pauses; a sound of one chunk is one stretch.
-
-    Raises:
-        ArgumentError: An argument has an invalid value.
-        ConfigError: The model has no CTC head, or the language model does not fit it.
-        DataError: The sound is shorter than a frame, or the folder has no tokenizer.
+    There is a segment for each stretch between two pauses; a sound of one chunk is one stretch.
     """
     check_writes_labels(pretrained)
     features = waveform_features_of(pretrained)
@@ -110,11 +93,8 @@ def stretches(chunks: Iterable[np.ndarray], silent: Sequence[int]) -> Iterator[n
     """Yields the scores of frames `[T, V]` from one pause to another, at least one frame.
 
     Each new chunk ends a stretch in the middle of the longest pause among the last half of the
-    frames before it, or at their end if there is none.
-
-    Args:
-        chunks: The scores of the frames of a sound, `[T, V]` each.
-        silent: The classes of a pause: the blank, and what separates words.
+    frames before it, or at their end if there is none. The classes of a pause are `silent`: the
+    blank, and what separates words.
     """
     held = None
     for chunk in chunks:
@@ -156,14 +136,9 @@ def _segment(
 
 
 def label_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options of `transcribe` that a model with a CTC head has.
+    """Returns the options that are not None; ConfigError if a CTC head does not have one.
 
-    Args:
-        options: The options; None leaves one out. A language model may be its file or folder.
-
-    Raises:
-        ConfigError: Another option is given.
-        DataError: The file is not a language model.
+    A language model may be its file or folder.
     """
     given = {name: value for name, value in options.items() if value is not None}
     for name in given:
@@ -181,14 +156,9 @@ def label_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def times_of(
     log_probs: np.ndarray, labels: Sequence[int], blank: int, seconds: float, begin: int = 0
 ) -> list[tuple[float, float]]:
-    """Returns when each of some labels begins and ends, in seconds.
+    """Returns when each label begins and ends, in seconds, of which a frame has some.
 
-    Args:
-        log_probs: float `[T, V]`, the scores of frames.
-        labels: The labels.
-        blank: The class of the blank.
-        seconds: Seconds per frame.
-        begin: The frames of the sound before these.
+    `begin` is the number of frames of the sound before those of the scores `[T, V]`.
     """
     frames = np.array(align(log_probs, labels, blank=blank)) + begin
     return (frames * seconds).round(3).tolist()
@@ -197,16 +167,7 @@ def times_of(
 def words_of(
     tokenizer: Tokenizer, labels: Sequence[int], times: Sequence[tuple[float, float]]
 ) -> list[dict[str, Any]]:
-    """Returns the words of labels, which blanks between words separate, with their times.
-
-    Args:
-        tokenizer: Decodes labels.
-        labels: The labels.
-        times: When each begins and ends, in seconds.
-
-    Returns:
-        "word", and "start" and "end" in seconds, of each word.
-    """
+    """Returns "word", "start" and "end" of each word of labels, between which there are blanks."""
     groups: list[list[int]] = [[]]
     for place, label in enumerate(labels):
         if tokenizer.decode([label]).isspace():

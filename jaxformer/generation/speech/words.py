@@ -49,7 +49,7 @@ def token_times(
     frames: int,
     seconds: float,
 ) -> np.ndarray:
-    """Returns when each new token of a window begins.
+    """Returns when each new token begins, float64 `[len(new)]` in seconds from a window's start.
 
     Args:
         pretrained: The model.
@@ -61,9 +61,6 @@ def token_times(
             it, as in transformers.
         frames: The frames of the window that belong to the sound.
         seconds: Seconds per state of the encoder.
-
-    Returns:
-        float64 `[len(new)]`, in seconds from the start of the window.
 
     References:
         `whisper.timing` of OpenAI, and `_extract_token_timestamps` of transformers.
@@ -178,18 +175,7 @@ def words_of(
     end: float,
     language: str | None,
 ) -> list[dict[str, Any]]:
-    """Groups the tokens of a text to words.
-
-    Args:
-        tokenizer: The tokenizer.
-        tokens: The tokens of words, without timestamps.
-        starts: When each begins, in seconds.
-        end: When the last one ends.
-        language: The code of the language; some do not separate words by spaces.
-
-    Returns:
-        {"word", "start", "end"} of each.
-    """
+    """Returns "word", "start" and "end" of each word, from when tokens start and the last ends."""
     groups = grouped(tokenizer, tokens, language)
     begins = [round(float(starts[places[0]]), 3) for _, places in groups]
     ends = [*begins[1:], round(float(end), 3)]
@@ -212,15 +198,9 @@ def timed_words(
 def grouped(
     tokenizer: Tokenizer, tokens: Sequence[int], language: str | None
 ) -> list[tuple[str, list[int]]]:
-    """Groups the tokens of a text to words with their punctuation.
+    """Returns each word of a text with its punctuation, and the places of its tokens.
 
-    Args:
-        tokenizer: The tokenizer.
-        tokens: The tokens of words, without timestamps.
-        language: The code of the language; some do not separate words by spaces.
-
-    Returns:
-        Each word, and the places of its tokens.
+    `language` is a code: some languages do not separate words by spaces.
 
     References:
         `whisper.tokenizer.split_to_word_tokens` and `whisper.timing.merge_punctuations` of OpenAI,
