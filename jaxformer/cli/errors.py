@@ -28,9 +28,6 @@ def reporting_errors(action: Callable[[], int | None]) -> int:
     A process of a distributed job that fails exits here, so that the others do not wait for it:
     see `distributed.join.leave`.
 
-    Args:
-        action: The command; returns an exit status, or None for success.
-
     Returns:
         0 for success or the command's status, 2 for invalid arguments, configuration or data, 1 for
         a run that had to stop, 130 for Ctrl-C.

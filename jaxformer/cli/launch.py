@@ -5,11 +5,11 @@ a cluster.
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 import jax
 
-from jaxformer.cli.options import part_of, split_subject
+from jaxformer.cli.options import split_subject
 from jaxformer.cli.training.train import Launch
 from jaxformer.config.experiment import Config, load_config, validate
 from jaxformer.config.options import given, without
@@ -31,7 +31,7 @@ from jaxformer.launch.job import default_name, variables
 from jaxformer.plan.search import largest_stage
 from jaxformer.plan.trace import check
 
-T = TypeVar("T")
+R = TypeVar("R", bound="_Run")
 
 _DESCRIPTION = """\
 Writes {what} to the standard output. CONFIG is the same as for `train`. Options of
@@ -75,57 +75,46 @@ class TpuVmRun(TpuVm, _Run):
 
 def slurm(arguments: Sequence[str], prog: str) -> None:
     """Prints a script for sbatch."""
-    example = "--nodes 8"
-    job, cluster, checks = _read(SlurmRun, Slurm, arguments, prog, "a SLURM script", example)
-    nodes, gpus = cluster.shape
-    script = slurm_script(job, cluster)
-    _check_experiment(job, checks, nodes * gpus, cluster.chips)
+    job, run = _read(SlurmRun, arguments, prog, "a SLURM script", "--nodes 8")
+    nodes, gpus = run.shape
+    script = slurm_script(job, run)
+    _check_experiment(job, run, prog, nodes * gpus)
     sys.stdout.write(script)
 
 
 def jobset(arguments: Sequence[str], prog: str) -> None:
     """Prints a manifest for kubectl."""
     example = "--chips v5p:4x4x4 --image IMAGE --run-dir gs://BUCKET/RUN"
-    job, cluster, checks = _read(JobSetRun, JobSet, arguments, prog, "a JobSet", example)
-    manifest = jobset_manifest(job, cluster)
-    _check_experiment(job, checks, parse_chips(cluster.chips).num_devices, cluster.chips)
+    job, run = _read(JobSetRun, arguments, prog, "a JobSet", example, "job.yaml")
+    manifest = jobset_manifest(job, run)
+    _check_experiment(job, run, prog, parse_chips(run.chips).num_devices)
     sys.stdout.write(manifest)
 
 
 def tpu_vm(arguments: Sequence[str], prog: str) -> None:
     """Prints a script of gcloud commands."""
     example = "--chips v6e:16x16 --zone ZONE --run-dir gs://BUCKET/RUN --setup LINE ..."
-    job, cluster, checks = _read(TpuVmRun, TpuVm, arguments, prog, "gcloud commands", example)
-    script = tpu_vm_script(job, cluster)
-    _check_experiment(job, checks, parse_chips(cluster.chips).num_devices, cluster.chips)
+    job, run = _read(TpuVmRun, arguments, prog, "gcloud commands", example)
+    script = tpu_vm_script(job, run)
+    _check_experiment(job, run, prog, parse_chips(run.chips).num_devices)
     sys.stdout.write(script)
 
 
-class _Checks(NamedTuple):
-    """How to check the training options."""
-
-    prog: str
-    """The command's name in messages."""
-    memory: bool
-    """Whether to check the memory."""
-
-
 def _read(
-    command: type[_Run],
-    kind: type[T],
+    kind: type[R],
     arguments: Sequence[str],
     prog: str,
     what: str,
     example: str,
-) -> tuple[Job, T, _Checks]:
-    """Parses a command line into the run and the cluster."""
-    file = "job.yaml" if kind is JobSet else "job.sh"
+    file: str = "job.sh",
+) -> tuple[Job, R]:
+    """Parses a command line into the job, and the cluster with the options of the run."""
     text = _DESCRIPTION.format(what=what, prog=prog, example=example, file=file)
     usage = f"{prog} CONFIG [OPTION ...] [-- OPTION_OF_TRAIN ...]"
     config, rest = split_subject(arguments, "an experiment", usage, text)
     split = rest.index("--") if "--" in rest else len(rest)
     own, options = rest[:split], rest[split + 1 :]
-    run: Any = parse(command, own, f"{prog} {config}")
+    run = parse(kind, own, f"{prog} {config}")
     misplaced = given(options) & {"run_dir", "fresh", "job.stopped_status"}
     if misplaced:
         option = sorted(misplaced)[0].replace("_", "-")
@@ -139,12 +128,13 @@ def _read(
         environment=variables(run.env),
         program=tuple(run.program.split()),
     )
-    return job, part_of(kind, run), _Checks(prog, run.check_memory)
+    return job, run
 
 
-def _check_experiment(job: Job, checks: _Checks, num_devices: int, chips: str | None) -> None:
-    """Checks the config and the training options as the processes will, for their number of
-    devices.
+def _check_experiment(
+    job: Job, run: SlurmRun | JobSetRun | TpuVmRun, prog: str, num_devices: int
+) -> None:
+    """Checks the config and the training options as the processes will, for their devices.
 
     Checks that depend on a checkpoint's model, on the data or on CPU cores happen when the run
     starts.
@@ -152,13 +142,13 @@ def _check_experiment(job: Job, checks: _Checks, num_devices: int, chips: str | 
     defaults = Launch(**vars(load_config(config_spec(job.config))))
     options = list(job.options)
     if defaults.model is None and "model" not in given(options):
-        parse(defaults, without(options, "model"), checks.prog)
+        parse(defaults, without(options, "model"), prog)
         return
-    experiment = parse(defaults, options, checks.prog).experiment
+    experiment = parse(defaults, options, prog).experiment
     if num_devices > 0:
         validate(experiment, num_devices)
-    if chips is not None and checks.memory and experiment.init_from is None:
-        _check_memory(job.config, experiment, parse_chips(chips))
+    if run.chips is not None and run.check_memory and experiment.init_from is None:
+        _check_memory(job.config, experiment, parse_chips(run.chips))
 
 
 def _check_memory(name: str, experiment: Config, slice_: Slice) -> None:

@@ -36,11 +36,7 @@ COMMANDS = {
         "train",
         "fine-tune on the tasks of GLUE, with their table and average",
     ),
-    "merge": (
-        "training.runs:merge",
-        "hub",
-        "merge the LoRA factors of a run into plain weights",
-    ),
+    "merge": ("training.runs:merge", "hub", "merge the LoRA factors of a run into plain weights"),
     "compare": ("training.runs:compare", "train", "compare runs by a validation metric"),
     "goodput": ("training.goodput:goodput", "train", "show how the wall time of a run was spent"),
     "zoo": ("hub.zoo:zoo", "hub", "list the published systems and their sizes"),
@@ -58,17 +54,9 @@ COMMANDS = {
         "hub",
         "write what is said in sound files",
     ),
-    "zero-shot": (
-        "inference.zero_shot:zero_shot",
-        "hub",
-        "classify images by text labels",
-    ),
+    "zero-shot": ("inference.zero_shot:zero_shot", "hub", "classify images by text labels"),
     "serve": ("inference.serve:serve", "serve", "serve a model over HTTP, to try it"),
-    "tokenize": (
-        "inference.inspection:tokenize",
-        "hub",
-        "show how a model tokenizes a text",
-    ),
+    "tokenize": ("inference.inspection:tokenize", "hub", "show how a model tokenizes a text"),
     "neighbours": ("inference.inspection:neighbours", "hub", "show the tokens nearest to a word"),
     "fill-mask": ("inference.inspection:fill_mask", "hub", "predict the masked tokens of a text"),
     "import": (
@@ -119,14 +107,7 @@ GROUPS = ("lab", "launch")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line.
-
-    Args:
-        arguments: The command-line arguments; None uses those of this process.
-
-    Returns:
-        The exit status.
-    """
+    """Runs the command line, that of this process by default, and returns the exit status."""
     _open_streams()
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or [""]
     if name in ("-h", "--help"):
@@ -145,16 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(name: str, arguments: Sequence[str], prog: str) -> int:
-    """Runs one command.
-
-    Args:
-        name: The command.
-        arguments: Its arguments.
-        prog: The program's name in messages.
-
-    Returns:
-        The exit status.
-    """
+    """Runs one command, whose messages call it `prog`, and returns the exit status."""
     logging.basicConfig(format="%(levelname)s: %(message)s")  # before a library configures it
     with exit_on_interrupt():
         from jaxformer.cli.errors import reporting_errors

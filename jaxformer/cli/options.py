@@ -74,18 +74,7 @@ def part_of(kind: type[T], options: Any) -> T:
 def split_subject(
     arguments: Sequence[str], metavar: str, usage: str, description: str
 ) -> tuple[str, list[str]]:
-    """Splits a command line into its first argument and the options.
-
-    For a command whose options depend on its first argument, such as a config or a run.
-
-    Args:
-        arguments: The command line without the program.
-        metavar: The name of the first argument in the help: "RUN_DIR".
-        usage: The usage line of the help.
-        description: The rest of the help.
-
-    Returns:
-        The first argument and the remaining ones.
+    """Splits a command line into its first argument, on which the options depend, and the others.
 
     Raises:
         ArgumentError: The command line has no first argument.

@@ -1,6 +1,5 @@
 """``jaxformer embed DIR TEXT ...``: embeddings of texts, and scores of text pairs."""
 
-import dataclasses
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,6 +34,7 @@ from jaxformer.pretrained.model import with_stored_compute_dtype
 
 Texts = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[TEXT [TEXT ...]]")]
 _ENDINGS = (".npy", ".jsonl")
+_OF_VECTORS = ("prompt_name", "prompt", "normalize", "truncate_dim")
 _SHOWN = 6
 _MOST_COMPARED = 50
 
@@ -98,8 +98,7 @@ def embed(arguments: Sequence[str], prog: str) -> None:
 
 
 def _embed(embedder: TextEmbedder, texts: list[str], wanted: Embed, output: Any) -> None:
-    names = ("prompt_name", "prompt", "normalize", "truncate_dim")
-    options = {name: getattr(wanted, name) for name in names}
+    options = {name: getattr(wanted, name) for name in _OF_VECTORS}
     parts = _shown(embedder.stream(texts, **options), len(texts), embedder.chunk)
     vectors = np.concatenate(list(parts))
     if output is not None:
@@ -113,7 +112,7 @@ def _embed(embedder: TextEmbedder, texts: list[str], wanted: Embed, output: Any)
 
 
 def _score(scorer: CrossEncoder, texts: list[str], wanted: Embed, output: Any) -> None:
-    given = [name for name in _OF_VECTORS if getattr(wanted, name) != _DEFAULTS[name]]
+    given = [name for name in _OF_VECTORS if getattr(wanted, name) != getattr(Embed, name)]
     if given:
         raise ConfigError(
             f"--{given[0].replace('_', '-')}: not supported for {wanted.folder}, a cross-encoder, "
@@ -204,7 +203,3 @@ def _tell_of_cut(reader: TextEmbedder | CrossEncoder) -> None:
 def _lines(file: Path | None) -> Iterator[str]:
     if file is not None:
         yield from (line.rstrip("\r\n") for line in text_lines(any_path(file, "--file")))
-
-
-_OF_VECTORS = ("prompt_name", "prompt", "normalize", "truncate_dim")
-_DEFAULTS = {item.name: item.default for item in dataclasses.fields(Embed)}

@@ -243,11 +243,9 @@ def _model(wanted: Loading) -> Pretrained:
 
 
 def _writer(wanted: Loading, model: Pretrained, config: GenerationConfig) -> TextGenerator:
-    draft = (
-        None
-        if wanted.draft is None
-        else with_stored_compute_dtype(load(wanted.draft, dtype=wanted.dtype))
-    )
+    draft = None
+    if wanted.draft is not None:
+        draft = with_stored_compute_dtype(load(wanted.draft, dtype=wanted.dtype))
     options = {"draft": draft, "proposals": wanted.proposals, "storage": wanted.storage}
     return TextGenerator(model, config, slide=wanted.slide, **options)
 
@@ -281,14 +279,7 @@ def _image_files(paths: Sequence[Path]) -> list[str]:
 def _lines_so_far(wanted: Generation) -> Path | None:
     """Returns the local file that lines are appended to: the output, or a copy that is uploaded.
 
-    Args:
-        wanted: The options.
-
-    Returns:
-        The file, which may not exist yet, or None for the screen.
-
-    Raises:
-        ConfigError: The output cannot be in its bucket, or exists and --resume was not given.
+    It may not exist yet. None stands for the screen.
     """
     if wanted.output is None:
         return None
@@ -305,20 +296,7 @@ def _lines_so_far(wanted: Generation) -> Path | None:
 
 
 def _done(wanted: Generation, path: Path | None, prompts: Sequence[str]) -> int:
-    """Counts the prompts that the output already has.
-
-    Args:
-        wanted: The options.
-        path: The output so far.
-        prompts: All prompts.
-
-    Returns:
-        The number of prompts to skip.
-
-    Raises:
-        ConfigError: The output exists, and --resume was not given.
-        DataError: A line of the output does not belong to these prompts.
-    """
+    """Counts the prompts that the output already has; raises an error if it cannot go on."""
     if path is None or not path.exists():
         return 0
     if not wanted.resume:

@@ -74,7 +74,8 @@ def evaluate(arguments: Sequence[str], prog: str) -> None:
     keep_compiled()
     with _linked_data(folder, run.data, config.data) as kept:
         data = _prepared(config.data, kept)
-        _check(config, data)
+        check_tokenizer(config.model, data.tokenizer)
+        check_labels(config.model.heads, data.labels)
         program = _program(config)
         if config.train.preference is not None:
             resolved = resolve_reference(config)
@@ -119,20 +120,9 @@ def _start_mesh(wanted: Evaluation, run: Config) -> MeshConfig:
 
 @contextlib.contextmanager
 def _linked_data(folder: AnyPath, old: Data, new: Data) -> Iterator[Path]:
-    """Creates a temporary folder with links to the run's prepared data.
+    """Yields a temporary folder with links to the run's prepared data.
 
     The run's tokens are only linked if the documents are the same.
-
-    Args:
-        folder: The run's folder.
-        old: The run's data.
-        new: The data to evaluate on.
-
-    Yields:
-        The temporary folder.
-
-    Raises:
-        ConfigError: The tokenizer is missing, or `new` has a different one.
     """
     if getattr(old, "tokenizer", None) != getattr(new, "tokenizer", None):
         raise ConfigError(
@@ -179,11 +169,6 @@ def _program(config: Config) -> TrainProgram:
     mesh = make_mesh(config.mesh)
     loss = None if preference is None else preference_loss(preference)
     return TrainProgram(config.model, config.optimizer, config.train, mesh, loss)
-
-
-def _check(config: Config, data: Datasets) -> None:
-    check_tokenizer(config.model, data.tokenizer)
-    check_labels(config.model.heads, data.labels)
 
 
 def _say(text: str) -> None:

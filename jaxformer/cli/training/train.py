@@ -72,15 +72,7 @@ def launched(
 ) -> L:
     """Parses a command line that names an experiment and changes its fields.
 
-    Args:
-        kind: The class of the options in addition to those of the experiment.
-        arguments: The arguments of the command.
-        prog: The program's name in messages.
-        description: The description of the command in the help.
-        start: Called once before a checkpoint is opened.
-
-    Returns:
-        The options, with the experiment and the run's folder.
+    `start` is called once, before a checkpoint is opened.
     """
     name, options = split_subject(
         arguments, "an experiment", f"{prog} CONFIG [OPTION ...]", description
@@ -123,8 +115,7 @@ def _with_rate_of_adapters(launch: L, options: Sequence[str], prog: str, run: Pa
     if first.train.lora is None or launch.train.lora is not None:
         return launch
     rate = _TIMES_FOR_ADAPTERS * launch.optimizer.schedule.learning_rate
-    folder = first.run_dir
-    folder = any_path(folder or run, "run_dir")
+    folder = any_path(first.run_dir or run, "run_dir")
     # A run of an earlier version keeps the config's learning rate.
     if not first.fresh and (folder / CONFIG_FILE).is_file():
         rate = read_config(folder).optimizer.schedule.learning_rate
