@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jax
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -109,7 +108,7 @@ def plan(arguments: Sequence[str], prog: str = "jaxformer plan") -> None:
     if wanted.json is not None:
         with replacing(wanted.json) as temporary:
             temporary.write_text(json.dumps(made.as_json(), indent=1) + "\n")
-    _print(name, made, console())
+    _print(name, made)
 
 
 def _parsed(name: str, options: Sequence[str], prog: str) -> PlanOptions:
@@ -138,57 +137,56 @@ def _progress(text: str) -> None:
     print(f"{text} ...", file=sys.stderr, flush=True)
 
 
-def _print(name: str, plan: Plan, out: Console) -> None:
+def _say(text: str | Table = "") -> None:
+    console().print(text, highlight=False)
+
+
+def _print(name: str, plan: Plan) -> None:
     config, slice_ = plan.config, plan.slice
     used = math.prod(vars(config.mesh).values())
     sizes = " x ".join(f"{axis} {size}" for axis, size in vars(config.mesh).items() if size > 1)
     idle = f", {slice_.num_devices - used} idle" if used < slice_.num_devices else ""
     parts = config.train.gradient_accumulation
-    out.print(
+    _say(
         f"{name} on {slice_.name}: {_count(slice_.chips, 'chip')}, "
         f"{_count(slice_.num_devices, 'device')}, {_count(slice_.hosts, 'host')}\n"
         f"mesh {sizes or 'of one device'}{idle}; {search.remat_text(config.model)}"
         f"{f', {parts} parts' if parts > 1 else ''}; {plan.stages[-1].batch_text} tokens; "
-        f"{type(config.optimizer).__name__}",
-        highlight=False,
+        f"{type(config.optimizer).__name__}"
     )
     if plan.impossible:
-        out.print(
-            f"the config's mesh is impossible here, so this is the best one: {plan.impossible}",
-            highlight=False,
-        )
-    out.print()
-    _print_memory(plan, out)
-    _print_speed(plan, out)
+        _say(f"the config's mesh is impossible here, so this is the best one: {plan.impossible}")
+    _say()
+    _print_memory(plan)
+    _print_speed(plan)
     for note in plan.notes:
-        out.print(f"note: {note}", highlight=False)
-    out.print(f"\n{_trust(plan)}", highlight=False)
+        _say(f"note: {note}")
+    _say(f"\n{_trust(plan)}")
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _print_memory(plan: Plan, out: Console) -> None:
+def _print_memory(plan: Plan) -> None:
     usable = plan.slice.chip.memory.value
     middle, most = GAPS
     gaps = f"without gaps between arrays, typically {middle:.0%} and up to {most:.0%} more"
     if plan.compiled is not None:
         gaps = f"with the gaps between arrays; {_gib(plan.peak_bytes)} without"
-    out.print(
+    _say(
         f"memory: {plan.verdict}: {_gib(plan.needed_bytes)} of {_gib(usable)} on each device "
-        f"({plan.needed_bytes / usable:.0%}), {gaps}",
-        highlight=False,
+        f"({plan.needed_bytes / usable:.0%}), {gaps}"
     )
     parts = sorted(plan.memory.parts.items(), key=lambda item: -item[1])
     rows = [(_gib(size), part) for part, size in parts if size >= 0.001 * plan.memory.peak]
-    out.print(_table(rows))
+    _say(_table(rows))
     batch = plan.largest_batch
     more = f"largest batch on this mesh: {batch:,} rows" if batch else "no batch fits on this mesh"
-    out.print(more, highlight=False)
+    _say(more)
     if not plan.fits:
-        out.print("\nthe largest arrays:", highlight=False)
-        out.print(_table(_largest(plan)))
+        _say("\nthe largest arrays:")
+        _say(_table(_largest(plan)))
 
 
 def _largest(plan: Plan) -> list[tuple[str, ...]]:
@@ -199,37 +197,32 @@ def _largest(plan: Plan) -> list[tuple[str, ...]]:
     return [(_gib(b.bytes), b.text, b.source) for b in plan.memory.buffers[:8]]
 
 
-def _print_speed(plan: Plan, out: Console) -> None:
+def _print_speed(plan: Plan) -> None:
     step, chips = plan.step, plan.slice.chips
-    out.print(
+    _say(
         f"\nstep: {_time(step.seconds)}, bound by {step.binding}; MFU {step.mfu:.1%} (causal); "
-        f"{step.tokens_per_second:,.0f} tokens/s, {step.tokens_per_second / chips:,.0f} a chip",
-        highlight=False,
+        f"{step.tokens_per_second:,.0f} tokens/s, {step.tokens_per_second / chips:,.0f} a chip"
     )
     terms = sorted(step.terms.items(), key=lambda item: -item[1])
     shown = [(_time(size), term) for term, size in terms if size >= 0.001 * step.seconds]
-    out.print(_table(shown))
+    _say(_table(shown))
     if plan.days is not None:
         dollars = "" if plan.dollars is None else f", {plan.dollars:,.0f} dollars"
-        out.print(
+        _say(
             f"whole run: {plan.config.train.steps:,} steps in {_days(plan.days)}, "
-            f"{plan.days * 24 * chips:,.1f} chip-hours{dollars}",
-            highlight=False,
+            f"{plan.days * 24 * chips:,.1f} chip-hours{dollars}"
         )
     if plan.price is not None:
-        out.print(
+        _say(
             f"price: {plan.price:,g} dollars for a chip and hour, "
             f"{plan.price * chips:,.2f} for all; "
-            f"{plan.dollars_per_million_tokens:,.4g} for a million tokens",
-            highlight=False,
+            f"{plan.dollars_per_million_tokens:,.4g} for a million tokens"
         )
     if plan.best is None:
-        out.print("no mesh of this slice holds this batch", highlight=False)
+        _say("no mesh of this slice holds this batch")
         return
-    out.print(
-        f"best mesh: {plan.best_options}\n  {_time(plan.best.step.seconds)} a step; "
-        f"{plan.best.why}",
-        highlight=False,
+    _say(
+        f"best mesh: {plan.best_options}\n  {_time(plan.best.step.seconds)} a step; {plan.best.why}"
     )
 
 

@@ -15,7 +15,6 @@ from jaxformer.data import Stage
 from jaxformer.distributed import MeshConfig
 from jaxformer.distributed.slices import parse_chips
 from jaxformer.errors import ConfigError
-from jaxformer.io.console import console
 from jaxformer.plan import compiler, report, search
 from jaxformer.plan.compiler import CompiledStep
 from jaxformer.plan.memory import GAPS, MemoryEstimate
@@ -58,7 +57,7 @@ def test_what_gaps_need_decides(monkeypatch, capsys):
     assert (made.fits, made.verdict) == (False, "does not fit")
     assert made.needed_bytes == made.compiled.assigned_bytes == 16 * GIB + 1
     assert made.as_json()["needed_bytes"] == made.needed_bytes
-    plan_command._print("tiny", made, console())
+    plan_command._print("tiny", made)
     (headline,) = [line for line in capsys.readouterr().out.splitlines() if "memory: " in line]
     assert "does not fit: 16.00 GiB of 15.75 GiB" in headline
     assert "14.00 GiB without" in headline
@@ -91,7 +90,7 @@ def test_dollars_are_those_of_all_chips(monkeypatch, capsys):
     assert made.dollars_per_million_tokens == pytest.approx(1e6 * made.dollars / tokens)
     written = made.as_json()
     assert (written["price_per_chip_hour"], written["dollars"]) == (2.5, made.dollars)
-    plan_command._print("tiny", made, console())
+    plan_command._print("tiny", made)
     assert "10.00 for all" in capsys.readouterr().out
 
 

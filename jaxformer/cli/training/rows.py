@@ -81,16 +81,13 @@ def _rows(config: Config, folder: AnyPath | None) -> Iterator[tuple[RowReader, I
     with tempfile.TemporaryDirectory() as home:
         if folder is not None and (folder / CONFIG_FILE).is_file():
             kept = kept_files(folder)
-            copytree(kept, home, ignore=_all_but_kept(kept), dirs_exist_ok=True)
+
+            def ignored(inside: str, names: list[str]) -> list[str]:
+                return [name for name in names if Path(inside) == kept and name not in KEPT]
+
+            copytree(kept, home, ignore=ignored, dirs_exist_ok=True)
         data = config.data.prepare(home)
         yield RowReader(config.data.head, data.tokenizer, data.labels), data.train.rows()
-
-
-def _all_but_kept(root: Path):
-    def ignored(folder: str, names: list[str]) -> list[str]:
-        return [name for name in names if Path(folder) == root and name not in KEPT]
-
-    return ignored
 
 
 def _print_tokens(name: str, columns: Sequence[Column], most: int) -> None:
