@@ -42,6 +42,13 @@ PREPROCESSOR = {
     "n_fft": 400,
     "chunk_length": 0.6,
 }
+ACCEPTED = {
+    "temperature": (0.0,),
+    "compression_ratio_threshold": None,
+    "logprob_threshold": None,
+    "no_speech_threshold": None,
+}
+"""Options with which no window is written twice."""
 
 
 def sound(samples, seed=0):

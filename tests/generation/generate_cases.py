@@ -2,8 +2,12 @@
 
 from dataclasses import replace
 
+import jax
 import numpy as np
+from tiny_models import random_parameters, structure_of
 
+from jaxformer.distributed.sharding import parameter_shardings
+from jaxformer.generation.engine import Engine
 from jaxformer.generation.inputs import Prompts
 from jaxformer.hub.hf_config import HFConfig
 
@@ -45,6 +49,15 @@ def with_values(model, values):
     """The model as if its config.json had these values."""
     checkpoint = replace(model.checkpoint, hf_config=HFConfig(values))
     return replace(model, describe=lambda config: checkpoint)
+
+
+def engine_of(config, mesh=None, seed=0, scale=0.4):
+    """The engine of a random model, on a mesh or on one device."""
+    structure, parameters = structure_of(config), random_parameters(config, seed, scale)
+    if mesh is not None:
+        shardings = parameter_shardings(mesh, structure.axes, structure.shapes)
+        parameters = jax.device_put(parameters, shardings)
+    return Engine(config, structure, parameters, mesh)
 
 
 def prompts_of(*lengths, seed=0, vocab_size=31):

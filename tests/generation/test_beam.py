@@ -6,15 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from generate_cases import engine_of
 from tiny_models import random_parameters, structure_of, tiny, tiny_encoder_decoder
 
 from jaxformer.distributed import MeshConfig, make_mesh
-from jaxformer.distributed.sharding import parameter_sharding
 from jaxformer.functional import DynamicNTK, KeyPadding, RoPE
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.beam import BeamSearch, beam_search
 from jaxformer.generation.decode.processors import History
-from jaxformer.generation.engine import Engine, row_keys
+from jaxformer.generation.engine import row_keys
 from jaxformer.generation.inputs import Prompts
 from jaxformer.generation.tokens import new_tokens
 from jaxformer.nn.cache import CacheShape
@@ -29,10 +29,6 @@ SEARCH = GenerationConfig(
     eos_token_id=END,
     length_penalty=0.6,
 )
-
-
-def engine_of(config):
-    return Engine(config, structure_of(config), random_parameters(config))
 
 
 @pytest.fixture(scope="module")
@@ -142,19 +138,13 @@ def test_what_changes_with_the_length_is_read_again():
 def test_a_mesh_finds_the_same():
     sizes = {"num_layers": 1, "num_decoder_layers": 1, "model_dim": 24, "mlp_dim": 18}
     config = tiny_encoder_decoder(vocab_size=36, **sizes)
-    abstract_model, parameters = structure_of(config), random_parameters(config)
-    mesh = make_mesh(MeshConfig(data=2, tensor=2))
-    placed = {
-        name: jax.device_put(x, parameter_sharding(mesh, name, abstract_model.axes[name], x.shape))
-        for name, x in parameters.items()
-    }
     memory = np.random.default_rng(0).normal(size=(2, 5, 24)).astype(np.float32)
     encoder_outputs = memory, KeyPadding(np.arange(5)[None, :] < np.array([[5], [2]]))
-    one = Engine(config, abstract_model, parameters)
-    several = Engine(config, abstract_model, placed, mesh)
     found, expected = (
-        engine.beam_search(Prompts.of_rows([[1], [3, 2]]), SEARCH, encoder_outputs=encoder_outputs)
-        for engine in (one, several)
+        engine_of(config, mesh).beam_search(
+            Prompts.of_rows([[1], [3, 2]]), SEARCH, encoder_outputs=encoder_outputs
+        )
+        for mesh in (make_mesh(MeshConfig(data=2, tensor=2)), None)
     )
     np.testing.assert_array_equal(found.tokens, expected.tokens)
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)

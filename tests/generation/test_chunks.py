@@ -14,12 +14,6 @@ from jaxformer.generation.speech.joining import merged
 from jaxformer.generation.speech.transcripts import stretches
 from jaxformer.generation.speech.words import grouped
 
-ACCEPTED = {
-    "temperature": (0.0,),
-    "compression_ratio_threshold": None,
-    "logprob_threshold": None,
-    "no_speech_threshold": None,
-}
 CHUNK, STRIDE = 0.6, 0.1
 SIZES = {
     "short": 3001,
@@ -87,7 +81,7 @@ def test_texts_without_times_are_those_of_the_pipeline(whisper, samples):
     wave = speech.sound(samples)
     expected = pipelined(theirs, wave, generate_kwargs={"num_beams": 1, "max_new_tokens": 12})
     options = {"timestamps": "none", "max_new_tokens": 12, "batch_size": 2}
-    found = in_chunks(ours, wave, **options, **ACCEPTED)
+    found = in_chunks(ours, wave, **options, **speech.ACCEPTED)
     assert found["text"] == expected["text"].strip()
     assert found["duration"] == samples / speech.RATE
 
@@ -100,7 +94,7 @@ def test_segments_are_those_of_the_pipeline(whisper, samples, options):
     wave = speech.sound(samples, seed=3)
     own = {"num_beams": 1} | options
     expected = pipelined(theirs, wave, return_timestamps=True, generate_kwargs=own)
-    found = in_chunks(ours, wave, batch_size=3, **options, **ACCEPTED)
+    found = in_chunks(ours, wave, batch_size=3, **options, **speech.ACCEPTED)
     assert found["text"] == expected["text"].strip()
     check_segments(found["segments"], expected["chunks"])
 
@@ -121,7 +115,7 @@ def test_any_overlap_is_that_of_the_pipeline(whisper, stride):
     sizes = {"chunk_length_s": 0.5, "stride_length_s": stride}
     own = {"num_beams": 1, "language": "en"}
     expected = pipelined(theirs, wave, return_timestamps=True, generate_kwargs=own, **sizes)
-    found = in_chunks(ours, wave, batch_size=8, language="en", **sizes, **ACCEPTED)
+    found = in_chunks(ours, wave, batch_size=8, language="en", **sizes, **speech.ACCEPTED)
     check_segments(found["segments"], expected["chunks"])
 
 
@@ -132,7 +126,9 @@ def test_words_are_those_of_the_pipeline(whisper, samples):
     wave = speech.sound(samples, seed=2)
     own = {"num_beams": 1, "language": "en"}
     expected = pipelined(theirs, wave, return_timestamps="word", generate_kwargs=own)
-    found = in_chunks(ours, wave, batch_size=4, language="en", timestamps="words", **ACCEPTED)
+    found = in_chunks(
+        ours, wave, batch_size=4, language="en", timestamps="words", **speech.ACCEPTED
+    )
     words = [word for each in found["segments"] for word in each["words"]]
     assert [word["word"] for word in words] == [each["text"] for each in expected["chunks"]]
     # Of a window that begins beyond the end, transformers counts the frames as negative.

@@ -7,10 +7,11 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from tiny_models import random_parameters, structure_of, tiny
+from generate_cases import engine_of
+from tiny_models import tiny
 
 from jaxformer.generation.decode.loop import SamplingParams
-from jaxformer.generation.engine import Engine, _split_cache, row_keys
+from jaxformer.generation.engine import _split_cache, row_keys
 from jaxformer.generation.inputs import Prompts
 
 pytestmark = pytest.mark.optimized
@@ -24,7 +25,7 @@ def operations(layers, rows, dtype):
     """Counts the operations in the body of the decode loop by their kinds."""
     sizes = {"num_heads": 12, "num_kv_heads": KV_HEADS, "head_dim": HEAD_DIM}
     config = tiny(num_layers=layers, model_dim=32, mlp_dim=48, compute_dtype=dtype, **sizes)
-    engine = Engine(config, structure_of(config), random_parameters(config))
+    engine = engine_of(config)
     prompts = Prompts(np.ones((rows, 20), np.int32), np.full(rows, 20, np.int32))
     state = engine.prefill(prompts, 30, keys=row_keys(0, np.arange(rows)))
     cache, rest = _split_cache(replace(state, pending=1))

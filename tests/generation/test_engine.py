@@ -2,10 +2,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from generate_cases import engine_of
 from tiny_models import random_parameters, structure_of, tiny, tokens
 
 from jaxformer.distributed import MeshConfig, make_mesh
-from jaxformer.distributed.sharding import parameter_sharding
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional import ALiBi, DynamicNTK, Learned, LongRoPE, RoPE
 from jaxformer.generation.config import GenerationConfig
@@ -21,11 +21,6 @@ GREEDY = GenerationConfig(max_new_tokens=10)
 DRAWN = GenerationConfig(max_new_tokens=10, do_sample=True, temperature=1.5, top_k=20)
 
 
-def engine_of(**changes):
-    config = tiny(**changes)
-    return Engine(config, structure_of(config), random_parameters(config))
-
-
 def generated(engine, prompts, decoding, numbers=None, **options):
     keys = row_keys(decoding.seed, np.arange(len(prompts)) if numbers is None else numbers)
     return new_tokens(engine, Prompts.of_rows(prompts), decoding, keys, **options)
@@ -33,7 +28,7 @@ def generated(engine, prompts, decoding, numbers=None, **options):
 
 @pytest.fixture(scope="module")
 def engine():
-    return engine_of(windows=(3, None))
+    return engine_of(tiny(windows=(3, None)))
 
 
 @pytest.mark.parametrize(
@@ -121,18 +116,18 @@ def test_a_stream_tells_the_same_and_stops_where_it_is_told(engine):
 
 @pytest.mark.more
 def test_a_long_prompt_is_read_in_chunks(monkeypatch):
-    config = tiny(position=RoPE(), windows=(3, None))
+    config = tiny(windows=(3, None))
     prompts = [list(np.asarray(tokens(1, n, seed=n))[0]) for n in (50, 17, 2)]
-    whole = generated(engine_of(windows=(3, None)), prompts, GREEDY)
+    whole = generated(engine_of(config), prompts, GREEDY)
     monkeypatch.setattr("jaxformer.generation.engine.CHUNK", 16)
-    small = Engine(config, structure_of(config), random_parameters(config))
-    np.testing.assert_array_equal(generated(small, prompts, GREEDY).tokens, whole.tokens)
+    small = generated(engine_of(config), prompts, GREEDY)
+    np.testing.assert_array_equal(small.tokens, whole.tokens)
     assert CHUNK == 512
 
 
 @pytest.mark.more
 def test_few_programs_are_compiled():
-    engine = engine_of()
+    engine = engine_of(tiny())
     for length in (1, 2, 3, 9, 16, 20, 33, 40, 50):
         generated(engine, [[1] * length], GREEDY)
     assert engine._generate._cache_size() == 1
@@ -147,16 +142,8 @@ def test_few_programs_are_compiled():
 @pytest.mark.quick("greedy-sizes2")
 def test_a_mesh_generates_the_same(sizes, decoding):
     config = tiny(windows=(3, None), model_dim=24, mlp_dim=18, vocab_size=36)
-    abstract_model, parameters = structure_of(config), random_parameters(config)
-    one = generated(Engine(config, abstract_model, parameters), PROMPTS, decoding)
-    mesh = make_mesh(MeshConfig(**sizes))
-    placed = {
-        name: jax.device_put(
-            array, parameter_sharding(mesh, name, abstract_model.axes[name], array.shape)
-        )
-        for name, array in parameters.items()
-    }
-    engine = Engine(config, abstract_model, placed, mesh)
+    one = generated(engine_of(config), PROMPTS, decoding)
+    engine = engine_of(config, make_mesh(MeshConfig(**sizes)))
     found = generated(engine, PROMPTS, decoding)
     np.testing.assert_array_equal(found.tokens, one.tokens)
     np.testing.assert_allclose(found.log_probs, one.log_probs, atol=1e-4)
@@ -171,17 +158,14 @@ def test_a_mesh_generates_the_same(sizes, decoding):
 @pytest.mark.slow
 def test_one_row_on_a_mesh_of_one_device():
     config = tiny(windows=(3, None))
-    abstract_model, parameters = structure_of(config), random_parameters(config)
-    mesh = make_mesh(MeshConfig())
-    on_mesh = Engine(config, abstract_model, parameters, mesh)
-    one = Engine(config, abstract_model, parameters)
-    found, expected = (generated(each, PROMPTS[:1], DRAWN) for each in (on_mesh, one))
+    engines = (engine_of(config, mesh) for mesh in (make_mesh(MeshConfig()), None))
+    found, expected = (generated(each, PROMPTS[:1], DRAWN) for each in engines)
     np.testing.assert_array_equal(found.tokens, expected.tokens)
 
 
 @pytest.mark.more
 def test_a_window_slides_where_positions_end():
-    engine = engine_of(position=Learned(max_length=12))
+    engine = engine_of(tiny(position=Learned(max_length=12)))
     decoding = GenerationConfig(max_new_tokens=20)
     with pytest.raises(ConfigError, match=r"max_new_tokens = 20.*7 tokens.*27 positions.*has 12"):
         generated(engine, PROMPTS, decoding)
@@ -218,9 +202,8 @@ def test_bad_prompts(ids, mask, message):
 
 
 def test_a_model_without_a_language_model_is_refused():
-    config = tiny(heads=(Classification(num_labels=3),))
     with pytest.raises(ConfigError, match="no head that predicts the next token"):
-        Engine(config, structure_of(config), random_parameters(config))
+        engine_of(tiny(heads=(Classification(num_labels=3),)))
 
 
 def test_methods_are_static():

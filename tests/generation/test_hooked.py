@@ -23,11 +23,6 @@ def llama(tmp_path_factory):
     return jaxformer.load(save_tiny("llama", tmp_path_factory.mktemp("llama")))
 
 
-@pytest.fixture(scope="module")
-def t5(tmp_path_factory):
-    return jaxformer.load(save_tiny("t5", tmp_path_factory.mktemp("t5"), "ConditionalGeneration"))
-
-
 def greedily(model, inputs, hooks, ids="input_ids", mask="attention_mask"):
     """The new tokens, all of the text computed again for each of them."""
     rows = inputs[ids].shape[0]

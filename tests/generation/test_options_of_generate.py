@@ -122,15 +122,6 @@ def test_a_summary_is_as_long_as_the_folder_asks(tmp_path, file, caplog):
     assert not np.isin(generated[0, 1:], inputs["input_ids"][0]).any()
 
 
-@pytest.mark.more
-def test_scalars_of_numpy_ask_for_the_same(gpt2):
-    asked = {"max_new_tokens": 3, "temperature": 0.5, "seed": 7, "eos_token_id": [3, 4]}
-    ours = jaxformer.generate(gpt2, prompts(131), **asked)
-    numpys = {"max_new_tokens": np.int64(3), "temperature": np.float64(0.5), "seed": np.uint32(7)}
-    theirs = jaxformer.generate(gpt2, prompts(131), **numpys, eos_token_id=np.array([3, 4]))
-    np.testing.assert_array_equal(ours["sequences"], theirs["sequences"])
-
-
 def test_an_end_that_the_vocabulary_lacks_is_left_out(gpt2):
     """Small models often keep the numbers of the large one's tokens."""
     model = with_values(gpt2, {"eos_token_id": [50256, 7], "pad_token_id": None})

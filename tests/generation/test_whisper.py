@@ -19,13 +19,6 @@ from jaxformer.generation.speech.words import median_filter, warping_path
 
 pytestmark = pytest.mark.torch
 FIRST = speech.FIRST_TIMESTAMP
-ACCEPTED = {
-    "temperature": (0.0,),
-    "compression_ratio_threshold": None,
-    "logprob_threshold": None,
-    "no_speech_threshold": None,
-}
-"""Options with which no window is written twice."""
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +176,7 @@ def test_long_sounds_are_transcribed_as_by_transformers(models, options):
         return_token_timestamps=True,
         **options,
     )["segments"][0]
-    found = jaxformer.transcribe(ours, wave, timestamps="words", **ACCEPTED, **options)
+    found = jaxformer.transcribe(ours, wave, timestamps="words", **speech.ACCEPTED, **options)
     assert len(expected) > 5
     assert [each["tokens"] for each in found["segments"]] == [
         each["tokens"].tolist() for each in expected
@@ -218,8 +211,8 @@ def test_a_prompt_is_read_as_in_transformers(models, tmp_path, windows, conditio
         **options,
     )["segments"][0]
     model = jaxformer.load(folder)
-    found = jaxformer.transcribe(model, wave, prompt="w5 w17 w6", **ACCEPTED, **options)
-    plain = jaxformer.transcribe(model, wave, **ACCEPTED, **options)
+    found = jaxformer.transcribe(model, wave, prompt="w5 w17 w6", **speech.ACCEPTED, **options)
+    plain = jaxformer.transcribe(model, wave, **speech.ACCEPTED, **options)
     tokens = [each["tokens"] for each in found["segments"]]
     assert tokens == [each["tokens"].tolist() for each in expected]
     assert tokens != [each["tokens"] for each in plain["segments"]]

@@ -4,14 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_models import random_parameters, structure_of, tiny, tiny_encoder_decoder
+from generate_cases import engine_of
+from tiny_models import tiny, tiny_encoder_decoder
 
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.generation import engine as engine_module
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.filters import Temperature
 from jaxformer.generation.decode.processors import History, process
-from jaxformer.generation.engine import Engine, available_bytes, num_bytes, row_keys
+from jaxformer.generation.engine import available_bytes, num_bytes, row_keys
 from jaxformer.generation.inputs import Prompts, padded, rows_of, texts_of, token_ids
 from jaxformer.generation.scoring import Scorer
 from jaxformer.generation.speculative import SpeculativeEngine
@@ -23,8 +24,7 @@ KEYS = row_keys(0, np.arange(2))
 
 @pytest.fixture(scope="module", params=[tiny, tiny_encoder_decoder], ids=["decoder", "both"])
 def engine(request):
-    config = request.param(num_layers=1)
-    return Engine(config, structure_of(config), random_parameters(config))
+    return engine_of(request.param(num_layers=1))
 
 
 def encoder_outputs_of(engine, rows=2):
@@ -39,9 +39,11 @@ def encoder_outputs_of(engine, rows=2):
 @pytest.mark.parametrize("integer", [np.int64, np.int32, np.uint8, np.array, jnp.int32])
 @pytest.mark.parametrize("number", [np.float32, np.float64, np.array, jnp.float32])
 def test_scalars_of_numpy_and_jax_are_pythons(integer, number):
-    ours = {"max_new_tokens": 2, "temperature": 0.5, "do_sample": True, "eos_token_id": (3, 4)}
+    ours = {"max_new_tokens": 2, "seed": 7, "temperature": 0.5, "do_sample": True}
+    ours["eos_token_id"] = (3, 4)
     theirs = {
         "max_new_tokens": integer(2),
+        "seed": integer(7),
         "temperature": number(0.5),
         "do_sample": np.bool_(True),
         "eos_token_id": (integer(3), integer(4)),
@@ -204,21 +206,18 @@ def test_tokens_are_lists_of_integers():
         ([1, 2], "row 0 holds a int"),
         ([None, None], "row 0 holds a NoneType"),
         ([["text"], ["text"]], "continuation 0 of row 0 must be a list of integers"),
-        ([[[1.5]], [[1]]], "continuation 0 of row 0 must be a list of integers"),
+        ([[[1.5]], [[1]]], "continuation 0 of row 0 must be a list of integers, got float64"),
         ([[[1, [2]]], [[1]]], "continuation 0 of row 0 must be a list of integers"),
     ],
 )
 def test_continuations_are_lists_of_lists_of_tokens(continuations, message):
-    config = tiny(num_layers=1)
-    engine = Engine(config, structure_of(config), random_parameters(config))
     with pytest.raises((ArgumentError, DataError), match=message):
-        Scorer(engine)(PROMPTS, continuations)
+        Scorer(engine_of(tiny(num_layers=1)))(PROMPTS, continuations)
 
 
 @pytest.mark.parametrize("value", [0, 2.5, True, "2", None])
 def test_counts_are_integers(value):
-    config = tiny(num_layers=1)
-    engine = Engine(config, structure_of(config), random_parameters(config))
+    engine = engine_of(tiny(num_layers=1))
     with pytest.raises(ConfigError, match=r"rows = .*: must be an integer"):
         Scorer(engine, rows=value)
     with pytest.raises(ConfigError, match=r"proposals = .*: must be an integer from 1 to 511"):
