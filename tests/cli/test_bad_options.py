@@ -140,11 +140,7 @@ def test_experiment_files_that_are_none(run, tmp_path, content, text):
 @pytest.mark.parametrize(
     ("config", "folder", "message"),
     [
-        (
-            5,
-            "run",
-            "config = 5",
-        ),
+        (5, "run", "config = 5"),
         (None, 5, "folder = 5"),
         (None, "", "folder = ''"),
         (None, __file__, "must be a folder, not a file"),
@@ -174,40 +170,30 @@ def test_a_folder_that_cannot_be_made(run, tmp_path, inside):
 
 
 @pytest.mark.parametrize(
-    "number", [errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EIO, errno.EMFILE]
+    "number",
+    [errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EIO, errno.EMFILE, errno.ENOSPC],
 )
 def test_what_the_system_refuses_is_one_sentence(capsys, number):
     def write():
         raise OSError(number, os.strerror(number), "runs/a/loss.png")
 
     assert reporting_errors(write) == 1
-    assert capsys.readouterr().err == f"error: runs/a/loss.png: {os.strerror(number)}.\n"
+    advice = " Earlier files are kept: free some space and continue." * (number == errno.ENOSPC)
+    assert capsys.readouterr().err == f"error: runs/a/loss.png: {os.strerror(number)}.{advice}\n"
 
 
-def test_wrong_arguments_are_reported(capsys):
-    def refuse():
-        raise ArgumentError("softcap = 0: must be positive")
-
-    assert reporting_errors(refuse) == 2
-    assert capsys.readouterr().err == "error: softcap = 0: must be positive\n"
-
-
-def test_what_libraries_log_of_an_error_is_not_repeated(capsys):
-    def lose():
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(ArgumentError("softcap = 0: must be positive"), 2), (RunError("the connection was lost"), 1)],
+)
+def test_what_libraries_log_of_an_error_is_not_repeated(capsys, error, status):
+    def fail():
         for library in ("absl", "gcsfs"):
             logging.getLogger(library).error("out of retries", exc_info=OSError("gone"))
-        raise RunError("the connection was lost")
+        raise error
 
-    assert reporting_errors(lose) == 1
-    assert capsys.readouterr().err == "error: the connection was lost\n"
-
-
-def test_a_disk_that_fills_up_is_reported(capsys):
-    def write():
-        raise OSError(28, "No space left on device", "metrics.jsonl")
-
-    assert reporting_errors(write) == 1
-    assert "No space left on device" in capsys.readouterr().err
+    assert reporting_errors(fail) == status
+    assert capsys.readouterr().err == f"error: {error}\n"
 
 
 def test_bugs_keep_their_traceback():

@@ -38,18 +38,10 @@ def run(capsys, command, *words):
     return status, re.sub(r"[\s│╭╮╰╯─]+", " ", printed) if status else printed
 
 
-def run_positions(capsys, *words):
-    return run(capsys, "lab positions", *words)
-
-
-def run_diagram(capsys, *words):
-    return run(capsys, "lab diagram", *words)
-
-
 def test_positions_of_some_schemes(tmp_path, capsys):
     folder = tmp_path / "new" / "report"
     words = ["--schemes", "binary", "alibi", "--out", str(folder), *SMALL]
-    status, output = run_positions(capsys, *words)
+    status, output = run(capsys, "lab positions", *words)
     assert status == 0
     pictures = {path.stem for path in folder.glob("*.png")}
     assert pictures == {"binary", "alibi", "scores-by-scheme"}
@@ -67,39 +59,25 @@ def test_positions_of_some_schemes(tmp_path, capsys):
 @pytest.mark.slow
 def test_positions_as_typed(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    status, _ = run_positions(capsys)
+    status, _ = run(capsys, "lab positions")
     assert status == 0
     folder = tmp_path / "runs" / "lab-positions"
     assert len(list(folder.glob("*.png"))) == 14
     assert (folder / "positions.html").stat().st_size < 10_000_000
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--schemes", "rop"], "did you mean 'rope'?"),
-        (["--model-dim", "10"], "must be a multiple of num_heads = 8"),
-        (["--lenght", "10"], "length"),
-    ],
-)
-def test_positions_refuses_in_a_sentence(words, message, capsys, tmp_path):
-    status, output = run_positions(capsys, "--out", str(tmp_path / "out"), *words)
-    assert status == 2
-    assert message in output
-    assert "Traceback" not in output
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_folder_that_cannot_be_written_is_named(tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    status, output = run_positions(capsys, "--out", str(tmp_path / "file" / "report"), *SMALL)
+    status, output = run(
+        capsys, "lab positions", "--out", str(tmp_path / "file" / "report"), *SMALL
+    )
     assert status == 2
     assert re.search(r"out = '.*report': must be a writable folder", output)
 
 
 def test_a_file_in_place_of_the_folder_is_named(tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    status, output = run_positions(capsys, "--out", str(tmp_path / "file"), *SMALL)
+    status, output = run(capsys, "lab positions", "--out", str(tmp_path / "file"), *SMALL)
     assert status == 2
     assert "File exists" in output
 
@@ -107,7 +85,7 @@ def test_a_file_in_place_of_the_folder_is_named(tmp_path, capsys):
 def test_the_diagram_of_a_shipped_config_with_options(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["tiny_decoder", "--model.num-layers", "3", "--model.residual", "SandwichNorm"]
-    assert run_diagram(capsys, *words) == (0, "written to tiny_decoder.svg\n")
+    assert run(capsys, "lab diagram", *words) == (0, "written to tiny_decoder.svg\n")
     drawing = (tmp_path / "tiny_decoder.svg").read_text()
     assert drawing.startswith("<?xml")
     assert "Masked self-attention" in drawing
@@ -118,28 +96,33 @@ def test_the_diagram_of_a_shipped_config_with_options(tmp_path, capsys, monkeypa
     "name", ["bert:base", "t5", "vit", "transformer_2017:base", "llama3_8b", "gptj", "albert"]
 )
 def test_the_diagram_of_each_family(name, tmp_path, capsys):
-    status, output = run_diagram(capsys, name, "--out", str(tmp_path / "a.png"))
+    status, output = run(capsys, "lab diagram", name, "--out", str(tmp_path / "a.png"))
     assert status == 0, output
     assert (tmp_path / "a.png").stat().st_size > 20_000
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("command", "message"),
     [
-        ([], "name an experiment first"),
-        (["tiny_decodr"], "did you mean 'tiny_decoder'?"),
-        (["finetune_qa"], "model = None: set a model"),
-        (["tiny_decoder", "--out", "a.jpg"], "must end in one of .svg, .png, .pdf"),
-        (["tiny_decoder", "--out", "nowhere/a.svg"], "must be in an existing folder"),
-        (["tiny_decoder", "--model.num-heads", "5"], "is not divisible by model.num_heads = 5"),
+        ("positions --schemes rop", "did you mean 'rope'?"),
+        ("positions --model-dim 10", "must be a multiple of num_heads = 8"),
+        ("positions --lenght 10", "length"),
+        ("diagram", "name an experiment first"),
+        ("diagram tiny_decodr", "did you mean 'tiny_decoder'?"),
+        ("diagram finetune_qa", "model = None: set a model"),
+        ("diagram tiny_decoder --out a.jpg", "must end in one of .svg, .png, .pdf"),
+        ("diagram tiny_decoder --out nowhere/a.svg", "must be in an existing folder"),
+        ("diagram tiny_decoder --model.num-heads 5", "is not divisible by model.num_heads = 5"),
     ],
 )
-def test_diagram_refuses_in_a_sentence(words, message, capsys, tmp_path, monkeypatch):
+def test_mistakes_are_refused_in_a_sentence(command, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    status, output = run_diagram(capsys, *words)
+    name, *words = command.split()
+    status, output = run(capsys, f"lab {name}", *words)
     assert status == 2
     assert message in output
     assert "Traceback" not in output
+    assert not list(tmp_path.iterdir())
 
 
 def test_help_describes_the_options(capsys):
