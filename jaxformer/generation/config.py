@@ -130,7 +130,7 @@ _OF_BEAMS = {"length_penalty": (1.0,), "early_stopping": (False,)}
 TOKEN_FIELDS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
 """The fields of config.json with the tokens that begin, end and pad texts."""
 _DECODERS = ("decoder", "generator", "text_config")
-"""The sections of config.json whose options count where it does not say itself; the first one."""
+"""The first of these sections of config.json counts where config.json itself names no option."""
 # Options that transformers does not have.
 _OURS = ("presence_penalty", "frequency_penalty", "seed")
 # Options of transformers that change the texts there and are not supported, and their values
@@ -155,8 +155,8 @@ NEUTRAL = (
     "prompt_lookup_num_tokens", "return_dict_in_generate", "speculation_type", "target_lookbehind",
     "transformers_version", "use_cache", "use_mtp",
 )  # fmt: skip
-"""How transformers computes, what it returns, and tokens that are read elsewhere: no text
-changes."""
+"""Options that change no text: how transformers computes, what it returns, and tokens that are
+read elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -323,6 +323,12 @@ class GenerationConfig:
             return self.pad_token_id
         return self.end_tokens[0] if self.end_tokens else 0
 
+    def with_end_token(self, token: int | None, given: Mapping[str, Any]) -> "GenerationConfig":
+        """Returns options with one more end token, unless end tokens were given."""
+        if token is None or "eos_token_id" in given or token in self.end_tokens:
+            return self
+        return replace(self, eos_token_id=(*self.end_tokens, token))
+
     def with_tokens(self, pretrained: Pretrained, options: Mapping[str, Any] | None = None) -> Self:
         """Returns the options with what a subclass has to know of the model.
 
@@ -448,12 +454,6 @@ class GenerationConfig:
         if not self.do_sample:
             self._check_unused(_OF_SAMPLING, instead)
 
-    def with_end_token(self, token: int | None, given: Mapping[str, Any]) -> "GenerationConfig":
-        """Returns options with one more end token, unless end tokens were given."""
-        if token is None or "eos_token_id" in given or token in self.end_tokens:
-            return self
-        return replace(self, eos_token_id=(*self.end_tokens, token))
-
     def _check_unused(self, neutral, reason):
         for field, values in neutral.items():
             check_field(self, field, getattr(self, field) in values, f"{values[0]} {reason}")
@@ -500,7 +500,7 @@ def supported_options(
     if isinstance(strings, str):
         found["stop_strings"] = [strings]
     left = [name for name in recommended if name not in found and _matters(name, recommended)]
-    if TOKEN.allows(-padding if isinstance(padding, int) else None) and padding < 0:
+    if isinstance(padding, int) and padding < 0 and TOKEN.allows(-padding):
         left.append("pad_token_id")
         del found["pad_token_id"]
     if left:

@@ -158,7 +158,9 @@ class Transcriber:
             segments, step, times = [], frames, None
             row.told = decoded.temperature < _WARM
             if not decoded.skipped:
-                segments, step = self._split(decoded.tokens, frames, position)
+                place = {"frames": frames, "offset": position, "seconds": second}
+                segments, step = split(decoded.tokens, self.first_timestamp, **place)
+                step = step or frames
                 if timing == "words":
                     heard = min(spectrogram.frames - position, size)
                     own = self._times(inputs[n : n + 1], prompts[n], decoded, heard)
@@ -194,15 +196,6 @@ class Transcriber:
         tokens = self.config.tokens
         size = self.pretrained.config.vocab_size
         return size if tokens.no_timestamps is None else tokens.first_timestamp
-
-    def _split(
-        self, tokens: Sequence[int], frames: int, position: int
-    ) -> tuple[list[Segment], int]:
-        """Returns the segments of a window, and the frames to the next one, at least 1."""
-        second = self.features.seconds_per_frame
-        first = self.first_timestamp
-        segments, step = split(tokens, first, frames=frames, offset=position, seconds=second)
-        return segments, step or frames
 
     def _decoded(
         self, encoder_outputs: EncoderOutputs, prompts: list[list[int]], keys: list[int]
