@@ -77,10 +77,8 @@ def test_export_inspect_and_generate_take_the_step(run, options, tmp_path, capsy
     prompts = ["--prompts", str(tmp_path / "prompts"), "--max-new-tokens", "8"]
     greedy = ["--temperature", "0", "--output"]
     assert cli.main(["generate", str(run), *prompts, *greedy, str(written), *options]) == 0
-    there = tmp_path / "there.jsonl"
-    assert (
-        cli.main(["generate", str(run / f"checkpoints/{BEST}"), *prompts, *greedy, str(there)]) == 0
-    )
+    there, checkpoint = tmp_path / "there.jsonl", run / f"checkpoints/{BEST}"
+    assert cli.main(["generate", str(checkpoint), *prompts, *greedy, str(there)]) == 0
     assert written.read_text() == there.read_text()
 
 

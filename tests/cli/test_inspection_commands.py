@@ -82,12 +82,8 @@ def test_fill_mask_and_neighbours_of_a_run(tmp_path, capsys):
 
 
 def test_a_model_of_images_reads_no_text(tmp_path, capsys):
-    write_run(
-        tmp_path / "run",
-        Config(tiny_vision(), DataConfig(tokenizer=Bytes())),
-        0,
-        random_parameters(tiny_vision()),
-    )
+    config = Config(tiny_vision(), DataConfig(tokenizer=Bytes()))
+    write_run(tmp_path / "run", config, 0, random_parameters(config.model))
     for command in ("tokenize", "neighbours"):
         status, text = printed(capsys, command, tmp_path / "run", "a")
         assert status == 2

@@ -105,13 +105,7 @@ def test_without_the_compiler_the_plan_says_how_to_install_it(capsys, monkeypatc
         (("tiny_decoder", "--chips", "v5e:4x4*2", "--mesh.fsdp", "32"), "--mesh.data 2"),
         (("tiny_decoder", "--chips", "v5e:4x4", "--mesh.data", "4"), "uses 4 of the 16 devices"),
         (
-            (
-                "tiny_decoder",
-                "--chips",
-                "v5e:4x4",
-                "--data.batch-size=3",
-                "--data.sequence-length=63",
-            ),
+            ("tiny_decoder", "--chips=v5e:4x4", "--data.batch-size=3", "--data.sequence-length=63"),
             "must be a multiple of",
         ),
         (("tiny_decoder", "--chips", "h100:8*2"), "whole machines of 8"),

@@ -141,28 +141,15 @@ def test_labels_spans_choices_and_tags(show, models):
     assert text(row, "inputs").startswith("[CLS]")
     assert row["arrays"]["label"] == 1  # "bad" comes first
     context, words = "The captain sells the red boat.", ["red", "boat"]
+    asked = {"context": context, "question": "What ?"}
     answers = [{"text": [w], "answer_start": [context.index(w)]} for w in words * 10]
-    asked = [
-        {"id": str(n), "context": context, "question": "What ?", "answers": a}
-        for n, a in enumerate(answers)
-    ]
-    jsonl("q.jsonl", asked)
+    jsonl("q.jsonl", [asked | {"id": str(n), "answers": a} for n, a in enumerate(answers)])
     row, *_ = show("finetune_qa", "--data.train", "q.jsonl", *bert[:-2])
     start, end = row["arrays"]["span"]
     assert "".join(row["pieces"]["inputs"][start : end + 1]).lower() in ("red", "boat")
 
-    jsonl(
-        "c.jsonl",
-        [
-            {
-                "sent1": "the dog",
-                "sent2": "it",
-                **{f"ending{i}": f"runs {i}" for i in range(4)},
-                "label": n % 4,
-            }
-            for n in range(40)
-        ],
-    )
+    choice = {"sent1": "the dog", "sent2": "it"} | {f"ending{i}": f"runs {i}" for i in range(4)}
+    jsonl("c.jsonl", [choice | {"label": n % 4} for n in range(40)])
     row, *_ = show("finetune_multiple_choice", "--data.train", "c.jsonl", *bert)
     assert row["arrays"]["choice"] in range(4)
     assert text(row, "inputs").count("[CLS]") == 4
@@ -187,29 +174,17 @@ def test_chats_preferences_and_summaries(show, models):
     row, *_ = show("dpo", "--data.train", "pairs.jsonl", *llama)
     assert learned(row, "chosen")[0].startswith(" She.")
     assert learned(row, "rejected")[0].startswith(" Nobody.")
-    jsonl(
-        "judged.jsonl",
-        [
-            {"prompt": f"Who {n}?", "completion": f" She {n}.", "label": n % 2 == 0}
-            for n in range(40)
-        ],
-    )
+    judged = [(f"Who {n}?", f" She {n}.", n % 2 == 0) for n in range(40)]
+    names = ("prompt", "completion", "label")
+    jsonl("judged.jsonl", [dict(zip(names, each, strict=True)) for each in judged])
     row, *_ = show("kto", "--data.train", "judged.jsonl", *llama)
     assert learned(row, "answer")[0].startswith(" She ")
     assert row["arrays"]["desirable"] in (0, 1)
 
-    jsonl(
-        "sums.jsonl", [{"document": f"the dog runs {n}", "summary": f"dog {n}"} for n in range(40)]
-    )
-    row, *_ = show(
-        "finetune_summarization",
-        "--data.train",
-        "sums.jsonl",
-        "--init-from",
-        models["t5"],
-        "-n",
-        "1",
-    )
+    pairs = ((f"the dog runs {n}", f"dog {n}") for n in range(40))
+    jsonl("sums.jsonl", [{"document": text, "summary": short} for text, short in pairs])
+    t5 = ("--init-from", models["t5"], "-n", "1")
+    row, *_ = show("finetune_summarization", "--data.train", "sums.jsonl", *t5)
     number = text(row, "inputs").removesuffix("</s>").split()[-1]
     assert "".join(learned(row, "targets")) == f"dog {number}</s>"
 

@@ -5,12 +5,11 @@ import re
 
 import numpy as np
 import pytest
-from saved_folders import save_tiny
 from speech_tokenizers import LETTERS, VOCABULARY, save_speaker
 
 import jaxformer
 from jaxformer.cli.main import main
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import DataError
 from jaxformer.generation.speech.features import waveform_features_of
 from jaxformer.generation.speech.frames import frame_log_probs
 from jaxformer.generation.speech.prediction import TranscriptPredictor
@@ -94,9 +93,9 @@ def test_times_are_those_of_frames_and_beams_score_their_labels(model):
 @pytest.mark.slow
 def test_the_command_writes_an_object_for_each_file(folder, tmp_path, capsys):
     soundfile = pytest.importorskip("soundfile")
-    for number in range(2):
-        soundfile.write(tmp_path / f"{number}.wav", noise(3000, number) / 5, 16_000)
     files = [str(tmp_path / f"{number}.wav") for number in range(2)]
+    for number, file in enumerate(files):
+        soundfile.write(file, noise(3000, number) / 5, 16_000)
     output = tmp_path / "out.jsonl"
     assert main(["transcribe", str(folder), *files, "--output", str(output)]) == 0
     found = [json.loads(line) for line in output.read_text().splitlines()]
@@ -109,12 +108,9 @@ def test_the_command_writes_an_object_for_each_file(folder, tmp_path, capsys):
 
 
 @pytest.mark.torch
-def test_bad_sounds_and_models_are_one_sentence(model, tmp_path):
+def test_a_sound_shorter_than_a_frame_is_refused(model):
     with pytest.raises(DataError, match="16 samples: must have at least 17"):
         jaxformer.transcribe(model, noise(16))
-    other = load(save_tiny("bert", tmp_path / "bert"))
-    with pytest.raises(ConfigError, match="must be 'whisper', or a model with a CTC head"):
-        jaxformer.transcribe(other, noise(100))
 
 
 @pytest.mark.torch
@@ -130,6 +126,5 @@ def test_predict_writes_the_transcripts_of_a_table(folder, model, tmp_path):
     assert [row["transcript"] for row in rows] == expected
     assert [row["text"] for row in rows] == ["A", "B"]
     assert isinstance(open_predictor(folder, writer=TranscriptPredictor), TranscriptPredictor)
-    assert (
-        main(["predict", str(folder), "--input", str(tmp_path), "--output", f"{written}2.csv"]) == 0
-    )
+    again = ["--input", str(tmp_path), "--output", f"{written}2.csv"]
+    assert main(["predict", str(folder), *again]) == 0

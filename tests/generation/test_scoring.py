@@ -186,13 +186,8 @@ def test_t5_scores_as_in_transformers(tmp_path):
     real = source > 0
     mask = KeyPadding(jnp.asarray(real))
     memory = jax.jit(lambda model: model.encode(source, mask=mask))(ours.model)
-    prompts, continuations = (
-        Prompts(np.zeros((2, 1), np.int32), np.ones(2, np.int32)),
-        [
-            [[2, 3], [4]],
-            [[5, 6, 7, 1]],
-        ],
-    )
+    prompts = Prompts(np.zeros((2, 1), np.int32), np.ones(2, np.int32))
+    continuations = [[[2, 3], [4]], [[5, 6, 7, 1]]]
     scores = flat(scored(prompts, continuations, encoder_outputs=(memory, mask)))
     for (row, prompt, tokens), score in zip(pairs(prompts, continuations), scores, strict=True):
         inputs = {

@@ -270,8 +270,6 @@ def test_an_unlikely_text_is_written_again_and_silence_left_out(models):
 
 @pytest.mark.more
 def test_files_of_older_versions_force_their_tokens(models, tmp_path):
-    from saved_folders import copy_of
-
     ours, _ = models
     folder = copy_of(ours.folder, tmp_path / "old")
     values = json.loads((folder / "generation_config.json").read_text())
