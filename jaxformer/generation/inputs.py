@@ -18,7 +18,7 @@ from jaxformer.hub.families import SEGMENTS, family_of
 from jaxformer.hub.inputs import checked_inputs
 from jaxformer.io.model_files import GENERATION
 from jaxformer.models.model import ModelConfig
-from jaxformer.pretrained.model import NO_HOOKS, Pretrained, check_pretrained
+from jaxformer.pretrained.model import NO_HOOKS, Pretrained
 
 Arrays = Mapping[str, Any]
 Files = str | Path | Sequence[str | Path]
@@ -202,7 +202,6 @@ def prepare_inputs(
 
     Without "decoder_input_ids" an answer begins with `first_tokens`; None: with the start token.
     """
-    check_pretrained("pretrained", pretrained)
     check_generates(pretrained.config)
     config = pretrained.config
     arrays = checked_inputs(_arrays(pretrained, inputs, padding), config)

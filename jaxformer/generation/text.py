@@ -14,7 +14,7 @@ from jaxformer.generation.inputs import Prompts, padded, prepare_inputs, reads_i
 from jaxformer.generation.text_stream import TextStream
 from jaxformer.generation.tokens import sampled_tokens, stream_sliding, stream_tokens
 from jaxformer.nn.cache import Storage
-from jaxformer.pretrained.model import Pretrained, check_pretrained
+from jaxformer.pretrained.model import Pretrained
 
 Prompt = Sequence[int] | str
 """The tokens of a prompt; or the file of an image, for a model that reads images."""
@@ -47,7 +47,6 @@ class TextGenerator:
         storage: Storage | None = None,
     ):
         """Reads the tokenizer; see `generate` for the options."""
-        check_pretrained("pretrained", pretrained)
         if slide and config.num_beams > 1:
             raise ConfigError("slide = True: not with beams")
         check_stop_strings(config, slide)

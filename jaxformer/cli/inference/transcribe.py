@@ -15,7 +15,6 @@ from jaxformer.cli.options import ClassChoice, Dtype, ModelDir
 from jaxformer.config.overrides import parse
 from jaxformer.data.sound import sound_length
 from jaxformer.errors import ArgumentError, ConfigError
-from jaxformer.generation.inputs import reads_sound
 from jaxformer.generation.speech.api import TEMPERATURES, transcribe
 from jaxformer.generation.speech.chunks import Timing
 from jaxformer.generation.speech.frames import writes_labels
@@ -123,14 +122,8 @@ def transcribe_files(arguments: Sequence[str], prog: str) -> None:
     language_model = _language_model(wanted)
     for file in wanted.files:
         sound_length(file, 1)  # a file that cannot be opened is named before any work
-    model = with_stored_compute_dtype(
-        load(wanted.folder, dtype=wanted.dtype, architecture=wanted.architecture)
-    )
-    if not (reads_sound(model) or writes_labels(model)):
-        raise ConfigError(
-            f"transcribe: {wanted.folder} does not write what it hears: name a Whisper, or a model "
-            "with a CTC head"
-        )
+    options = {"dtype": wanted.dtype, "architecture": wanted.architecture}
+    model = with_stored_compute_dtype(load(wanted.folder, **options))
     options = {name: getattr(wanted, name) for name in _SAME} | {"num_beams": wanted.beams}
     if writes_labels(model):
         options = {name: x for name, x in options.items() if name not in _OF_WHISPER}

@@ -110,15 +110,7 @@ Processor = Callable[[jax.Array, History], jax.Array]
 
 
 def process(processors: Sequence[Processor], logits: jax.Array, history: History) -> jax.Array:
-    """Applies processors one after another.
-
-    Args:
-        processors: The processors, in order.
-        logits: float32 `[B, V]`.
-        history: The tokens so far.
-
-    Returns:
-        float32 `[B, V]`.
+    """Applies processors one after another to float32 logits `[B, V]`.
 
     Raises:
         AssertionError: An array, or the result of a processor, has the wrong axes or dtype.

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxformer.data.sound import SoundStream
 from jaxformer.data.tasks.sounds.features import WaveformFeatures
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import DataError
 from jaxformer.generation.inputs import bucket
 from jaxformer.generation.speech.chunks import Chunking, Progress, batches, chunks_of
 from jaxformer.models import CTC, AbstractModel, WaveformConfig
@@ -94,13 +94,3 @@ def _log_probs(
 @partial(jax.jit, static_argnums=0)
 def _scored(abstract_model: AbstractModel, parameters: Any, batch: Any) -> jax.Array:
     return jax.nn.log_softmax(abstract_model.module(parameters).scores(batch)["ctc"])
-
-
-def check_writes_labels(pretrained: Pretrained) -> None:
-    """Raises ConfigError unless a model has a CTC head."""
-    if not writes_labels(pretrained):
-        raise ConfigError(
-            f"transcribe: {pretrained.folder} has the heads "
-            f"{', '.join(head.name for head in pretrained.config.heads) or 'none'}: must have a "
-            "CTC head, such as Wav2Vec2ForCTC"
-        )

@@ -12,14 +12,9 @@ from jaxformer.functional.audio import compressed
 class WindowSpectrogram:
     """The spectrogram of a sound of at most one window, which is padded with silence.
 
-    Args:
-        features: How the model reads it.
-        waveform: float32 `[S]`.
-        total: The frames to transcribe; None: those of the sound.
-
     Attributes:
         frames: The frames of the sound.
-        total: The frames to transcribe.
+        total: The frames to transcribe; by default those of the sound.
     """
 
     def __init__(self, features: LogMel, waveform: np.ndarray, total: int | None = None):
@@ -39,10 +34,6 @@ class LongSpectrogram:
     The sound is read twice: for its loudest frequency, which the whole spectrogram depends on, and
     for the windows, each of which starts no earlier than the one before. Windows are those of the
     spectrogram of the whole sound in transformers, and zeros are behind its end.
-
-    Args:
-        features: How the model reads it.
-        stream: The sound, of more than one window.
     """
 
     def __init__(self, features: LogMel, stream: SoundStream):

@@ -11,7 +11,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.generation.speech.chunks import Chunking, Progress, Timing
 from jaxformer.generation.speech.ctc import align, best_path, prefix_beams
 from jaxformer.generation.speech.features import waveform_features_of
-from jaxformer.generation.speech.frames import check_writes_labels, chunk_log_probs
+from jaxformer.generation.speech.frames import chunk_log_probs
 from jaxformer.generation.speech.language_model import (
     LanguageModel,
     WordScorer,
@@ -41,7 +41,6 @@ def transcribe_labels(
 
     There is a segment for each stretch between two pauses; a sound of one chunk is one stretch.
     """
-    check_writes_labels(pretrained)
     features = waveform_features_of(pretrained)
     tokenizer = pretrained.prompt_encoder.tokenizer
     (head,) = (head for head in pretrained.config.heads if isinstance(head, CTC))
