@@ -17,6 +17,7 @@ from jaxformer.errors import ConfigError
 _BYTES = {character: byte for byte, character in enumerate(byte_alphabet())}
 _BYTE_FALLBACK = re.compile("<0x[0-9A-F]{2}>")
 _UNCLEAR = "\N{REPLACEMENT CHARACTER}"
+_BYTES = {character: byte for byte, character in enumerate(byte_alphabet())}
 
 
 class TextStream:

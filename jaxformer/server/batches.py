@@ -14,7 +14,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.generation.api import build_engine
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.engine import row_keys
-from jaxformer.generation.inputs import padded, prepare_inputs
+from jaxformer.generation.inputs import bucket, padded, prepare_inputs
 from jaxformer.generation.text_stream import TextStream
 from jaxformer.generation.tokens import READ_EVERY, Part, stream_tokens
 from jaxformer.pretrained.model import Pretrained
@@ -173,7 +173,7 @@ class Batcher:
         for request in batch:
             request.start(TextStream(self._tokenizer, request.config.stop_strings))
         # Programs are compiled for each number of rows: powers of two alone.
-        count = 1 << (len(batch) - 1).bit_length()
+        count = bucket(len(batch), 1)
         rows = [*batch, *[batch[0]] * (count - len(batch))]
         ids = padded([list(row.tokens) for row in rows], 0, left=False)
         _, prompts, encoder_outputs = prepare_inputs(self._pretrained, ids)
