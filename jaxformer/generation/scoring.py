@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import at_least, check_argument, check_fields
+from jaxformer.checks import check_argument
 from jaxformer.distributed.sharding import on_rows, row_multiple
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional.arrays import whole_rows
@@ -104,7 +104,6 @@ class Scorer:
     def __init__(self, engine: Engine, rows: int = 16):
         """Compiles nothing yet."""
         self.engine, self.rows = engine, rows
-        check_fields(self, rows=at_least(1))
         # Positions that depend on the length take that of the longest row, so rows are read apart.
         self._apart = engine.changes_at(np.zeros(1, np.int32)) is not None
         self._score = jax.jit(self._scored)

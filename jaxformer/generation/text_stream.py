@@ -12,7 +12,6 @@ from tokenizers import Tokenizer, decoders
 from jaxformer.data.tokenizers.auto_process import CLEANED, cleaned
 from jaxformer.data.tokenizers.special_tokens import special_tokens_in
 from jaxformer.data.tokenizers.training import byte_alphabet
-from jaxformer.errors import ConfigError
 
 _BYTES = {character: byte for byte, character in enumerate(byte_alphabet())}
 _BYTE_FALLBACK = re.compile("<0x[0-9A-F]{2}>")
@@ -81,9 +80,7 @@ class StopStrings:
     """
 
     def __init__(self, stop: Sequence[str]):
-        """Takes the strings, any number of them."""
-        if isinstance(stop, str) or not all(isinstance(one, str) and one for one in stop):
-            raise ConfigError(f"stop = {stop!r}: must be a list of strings, none of them empty")
+        """Takes the strings, any number of them, none empty."""
         self._stop = tuple(stop)
         self._buffer = ""
         self.found: str | None = None

@@ -71,15 +71,6 @@ def test_a_row_is_what_it_is_alone(engine, decoding):
         np.testing.assert_array_equal(alone.tokens[0], together.tokens[row])
 
 
-def test_the_side_of_the_padding_is_the_same(engine):
-    ids, mask = np.full((2, 9), 5), np.zeros((2, 9), int)
-    ids[0, :7], mask[0, :7] = PROMPTS[0], 1
-    ids[1, -7:], mask[1, -7:] = PROMPTS[0], 1
-    batch = Prompts.of_ids(ids, mask, VOCABULARY)
-    np.testing.assert_array_equal(batch.tokens[0], batch.tokens[1])
-    assert list(batch.lengths) == [7, 7]
-
-
 def test_a_seed_decides_the_draws(engine):
     one, same = (generated(engine, PROMPTS, DRAWN) for _ in range(2))
     np.testing.assert_array_equal(one.tokens, same.tokens)

@@ -216,10 +216,8 @@ def test_continuations_are_lists_of_lists_of_tokens(continuations, message):
 
 
 @pytest.mark.parametrize("value", [0, 2.5, True, "2", None])
-def test_counts_are_integers(value):
+def test_proposals_are_integers(value):
     engine = engine_of(tiny(num_layers=1))
-    with pytest.raises(ConfigError, match=r"rows = .*: must be an integer"):
-        Scorer(engine, rows=value)
     with pytest.raises(ConfigError, match=r"proposals = .*: must be an integer from 1 to 511"):
         SpeculativeEngine(engine, engine, value)
     assert SpeculativeEngine(engine, engine, np.int64(2)).proposals == 2
