@@ -1,8 +1,8 @@
 """The `train` command on a tiny experiment that must not get as far as compilation."""
 
 import pytest
+from typed_commands import status_of
 
-from jaxformer.cli import main as cli
 from jaxformer.training import loop
 
 EXPERIMENT = """
@@ -40,11 +40,7 @@ def run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(loop, "TrainProgram", nothing_compiles)
 
     def start(*options, name=str(experiment)):
-        arguments = [name, "--run-dir", str(tmp_path / "run"), *options]
-        try:
-            status = cli.main(["train", *arguments])
-        except SystemExit as stop:
-            status = stop.code
+        status = status_of("train", name, "--run-dir", tmp_path / "run", *options)
         output = capsys.readouterr()
         return status, output.out + output.err
 

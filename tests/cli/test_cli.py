@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from typed_commands import status_of
 
 import jaxformer
 from jaxformer.checkpoints.checkpointer import Checkpointer, content_hash, named_arrays
@@ -161,11 +162,7 @@ def test_mistakes_are_one_sentence(arguments, message, capsys):
      ["export", "a", "b", "--dtype", "int8"]],
 )  # fmt: skip
 def test_what_does_not_parse_exits_with_status_2(arguments, capsys):
-    try:
-        status = cli.main(arguments)
-    except SystemExit as stop:
-        status = stop.code
-    assert status == 2
+    assert status_of(*arguments) == 2
     assert capsys.readouterr().err
 
 

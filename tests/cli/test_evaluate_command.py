@@ -10,11 +10,11 @@ import jax
 import numpy as np
 import pytest
 from tiny_models import tiny, tiny_encoder, tiny_encoder_decoder
+from typed_commands import status_of
 
 from jaxformer.checkpoints.checkpointer import Checkpointer
 from jaxformer.checkpoints.run_dir import open_run_folder
 from jaxformer.checkpoints.saved_run import SavedRun, chosen_step
-from jaxformer.cli import main as cli
 from jaxformer.cli.training.evaluate import Evaluation
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import Bytes, DataConfig, TextFiles, TrainTokenizer
@@ -78,7 +78,7 @@ def contents(folder):
 
 
 def run_command(*arguments):
-    return cli.main(["evaluate", *map(str, arguments)])
+    return status_of("evaluate", *arguments)
 
 
 def read(file):
@@ -219,9 +219,7 @@ def test_what_cannot_be_done_is_said(reviews, capsys, options, message):
 
 def test_help_lists_every_option(reviews, capsys):
     folder, _ = reviews
-    with pytest.raises(SystemExit) as stop:
-        run_command(folder / "run", "--help")
-    assert stop.value.code == 0
+    assert run_command(folder / "run", "--help") == 0
     output = capsys.readouterr().out
     for field in fields(Evaluation):
         assert f"--{field.name}" in output

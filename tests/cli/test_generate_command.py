@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from chat_cases import QWEN, TOKENIZERS, TOOLS
 from saved_folders import save_tiny
+from typed_commands import command, refused, status_of
 
 import jaxformer
-from jaxformer.cli import main as cli
 from jaxformer.cli.inference.generate import Chat, Generation
 from jaxformer.data.chat.dialogue.dialogue import Dialogue
 from jaxformer.generation.config import GenerationConfig
@@ -32,17 +32,6 @@ def folder(tmp_path_factory):
 def t5(tmp_path_factory):
     folder = tmp_path_factory.mktemp("t5") / "model"
     return save_tiny("t5", folder, "ForConditionalGeneration", vocab_size=8)
-
-
-def command(*arguments):
-    """Types a command, which must succeed."""
-    assert cli.main([str(argument) for argument in arguments]) == 0
-
-
-def refused(capsys, *arguments):
-    """Types a command that cannot be done; what it says."""
-    assert cli.main([str(argument) for argument in arguments]) == 2
-    return capsys.readouterr().err
 
 
 def ids_of(pretrained, text):
@@ -202,7 +191,7 @@ def test_tools_that_cannot_be_called(folder, tmp_path, capsys, template, tools, 
         (copied / "chat_template.jinja").write_text(template)
     file = tmp_path / "tools.json"
     file.write_text(json.dumps(tools))
-    assert cli.main(["chat", str(copied), "--tools", str(file)])
+    assert status_of("chat", copied, "--tools", file)
     assert re.search(message, capsys.readouterr().err)
 
 
@@ -252,8 +241,7 @@ def test_an_empty_line_is_named(folder, tmp_path, capsys):
 
 @pytest.mark.parametrize(("name", "options"), [("generate", Generation), ("chat", Chat)])
 def test_help_lists_every_option(folder, capsys, name, options):
-    with pytest.raises(SystemExit):
-        cli.main([name, str(folder), "--help"])
+    assert status_of(name, folder, "--help") == 0
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
     for field in dataclasses.fields(options):
         assert f"--{field.name.replace('_', '-')}" in shown or field.name == "folder"

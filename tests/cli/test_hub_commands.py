@@ -9,9 +9,9 @@ import pytest
 from recordings import Recording
 from safetensors.numpy import load_file
 from saved_folders import TRAVELLERS, copy_of, save_tiny
+from typed_commands import command, refused
 
 import jaxformer
-from jaxformer.cli import main as cli
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.sharding import parameter_sharding
 from jaxformer.errors import ConfigError
@@ -32,11 +32,6 @@ def run_folder(folder):
     run = folder.with_name(f"{folder.name}-run")
     command("import", folder, run)
     return run
-
-
-def command(*arguments):
-    """Types a command, which must succeed."""
-    assert cli.main([str(argument) for argument in arguments]) == 0
 
 
 def cast(folder, target, dtype):
@@ -175,8 +170,7 @@ def test_a_model_that_computes_something_else_is_found_out(folder, tmp_path, cap
         return {name: x * 1.001 for name, x in right(*arguments, **options).items()}
 
     monkeypatch.setattr(verification, "forward", wrong)
-    assert cli.main(["verify", str(spoiled)]) == 2
-    said = capsys.readouterr().err
+    said = refused(capsys, "verify", spoiled)
     assert re.search(
         r"computes different outputs: \w+ with padding \w+ is off by 1\.0e-03 from", said
     )

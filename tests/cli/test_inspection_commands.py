@@ -5,9 +5,9 @@ import json
 import pytest
 from hf_checkpoints import save_checkpoint
 from tiny_models import random_parameters, tiny, tiny_encoder, tiny_encoder_decoder, tiny_vision
+from typed_commands import status_of
 
 from jaxformer.checkpoints.saved_run import write_run
-from jaxformer.cli import main as cli
 from jaxformer.config import Config
 from jaxformer.data import DataConfig
 from jaxformer.data.tokenizers.specs import Bytes
@@ -24,7 +24,7 @@ def make_run(folder, model):
 
 
 def printed(capsys, *arguments):
-    status = cli.main([str(argument) for argument in arguments])
+    status = status_of(*arguments)
     captured = capsys.readouterr()
     return status, captured.out + captured.err
 

@@ -4,6 +4,7 @@ import csv
 import re
 
 import pytest
+from typed_commands import status_of
 
 from jaxformer.cli import main as cli
 from jaxformer.cli.lab import diagram, positions
@@ -29,10 +30,7 @@ def test_an_unknown_command_of_the_laboratory_has_a_suggestion(capsys):
 
 def run(capsys, command, *words):
     """Runs a command; returns its status and what it printed, without the lines around it."""
-    try:
-        status = cli.run(command, words, f"jaxformer {command}")
-    except SystemExit as stop:
-        status = stop.code
+    status = status_of(*command.split(), *words)
     output = capsys.readouterr()
     printed = output.out + output.err
     return status, re.sub(r"[\s│╭╮╰╯─]+", " ", printed) if status else printed

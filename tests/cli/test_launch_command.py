@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typed_commands import status_of
 
-from jaxformer.cli import main as cli
 from jaxformer.cli.launch import JobSetRun, SlurmRun, TpuVmRun
 
 ROOT = Path(__file__).parents[2]
@@ -21,11 +21,7 @@ def launch(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
 
     def run(command):
-        try:
-            status = cli.main(["launch", *shlex.split(command)])
-        except SystemExit as stop:
-            status = stop.code
-        return status, *capsys.readouterr()
+        return status_of("launch", *shlex.split(command)), *capsys.readouterr()
 
     return run
 

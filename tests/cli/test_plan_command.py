@@ -5,8 +5,8 @@ import json
 import jax
 import pytest
 from saved_folders import save_tiny
+from typed_commands import status_of
 
-from jaxformer.cli.main import main
 from jaxformer.plan import compiler, search
 
 
@@ -17,7 +17,7 @@ def short_search(monkeypatch):
 
 
 def run(capsys, *arguments):
-    status = main(["plan", *arguments])
+    status = status_of("plan", *arguments)
     captured = capsys.readouterr()
     return status, captured.out, captured.err
 
@@ -128,7 +128,5 @@ def test_bad_input_is_one_sentence(arguments, words, capsys):
 
 
 def test_help_describes_the_command(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(["plan", "--help"])
-    assert stopped.value.code == 0
+    assert status_of("plan", "--help") == 0
     assert "v5p:4x4x4" in capsys.readouterr().out

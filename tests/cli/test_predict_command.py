@@ -5,8 +5,8 @@ import json
 
 import pytest
 from hf_checkpoints import SENTENCES, save_checkpoint
+from typed_commands import command, refused
 
-from jaxformer.cli import main as cli
 from jaxformer.data.files.tables import read_records
 
 pytestmark = pytest.mark.torch
@@ -27,18 +27,11 @@ def table(tmp_path):
     return path
 
 
-def command(*arguments):
-    try:
-        return cli.main(["predict", *map(str, arguments)])
-    except SystemExit as stop:  # by the parser of options
-        return stop.code
-
-
 def test_every_format_holds_the_same(classifier, table, tmp_path, capsys):
     found = []
     for ending in (".csv", ".tsv", ".jsonl", ".parquet"):
         output = tmp_path / f"out{ending}"
-        assert command(classifier, "--input", table, "--output", output, "--scores") == 0
+        command("predict", classifier, "--input", table, "--output", output, "--scores")
         printed = capsys.readouterr().out
         assert f"written to {output}: 20 rows" in printed
         assert "label is predicted_label" in printed
@@ -70,7 +63,7 @@ def test_every_format_holds_the_same(classifier, table, tmp_path, capsys):
 def test_cut_rows_are_told(classifier, tmp_path, capsys):
     (tmp_path / "in.jsonl").write_text(json.dumps({"text": "lake " * 99}) + '\n{"text": "a"}\n')
     files = ["--input", tmp_path / "in.jsonl", "--output", tmp_path / "out.csv"]
-    assert command(classifier, *files) == 0
+    command("predict", classifier, *files)
     assert "1 of 2 rows were longer than 64 tokens and were truncated" in capsys.readouterr().out
 
 
@@ -89,6 +82,5 @@ def test_cut_rows_are_told(classifier, tmp_path, capsys):
 )
 def test_mistakes_are_named_first(classifier, table, options, message, monkeypatch, capsys):
     monkeypatch.chdir(table.parent)
-    assert command(classifier, "--input", "new.csv", *options) == 2
-    assert message in capsys.readouterr().err
+    assert message in refused(capsys, "predict", classifier, "--input", "new.csv", *options)
     assert sorted(path.name for path in table.parent.iterdir()) == ["new.csv"]
