@@ -94,17 +94,13 @@ def forward(arguments: Sequence[str], prog: str) -> None:
     inputs = read_npz(options.inputs)
     model = load(options.folder, dtype=options.dtype, **options.how)
     outputs = outputs_of(model, inputs, output_hidden_states=options.hidden_states)
-    _write_arrays(options.output, outputs)
+    with replacing(options.output) as aside:
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        with aside.open("wb") as file:
+            np.savez(file, **outputs)
     for name, array in outputs.items():
         print(f"{name:24} {array.dtype} {list(array.shape)}")
     print(f"written to {any_path(options.output, '--output')}")
-
-
-def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    with replacing(path) as aside:
-        aside.parent.mkdir(parents=True, exist_ok=True)
-        with aside.open("wb") as file:
-            np.savez(file, **arrays)
 
 
 @dataclass(frozen=True)

@@ -81,9 +81,7 @@ def _print_list(systems: Sequence[System]) -> None:
 
 
 def _recipe(system: System) -> Config | None:
-    """Returns the config that trains a system, or None if it is trained together with another
-    model.
-    """
+    """Returns the config that trains a system; None if it is trained with another model."""
     return load_config(config_spec(system.recipe.replace(".py", ""))) if system.recipe else None
 
 
