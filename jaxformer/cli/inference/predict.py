@@ -5,7 +5,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -69,7 +68,8 @@ def predict(arguments: Sequence[str], prog: str) -> None:
     table = dataclasses.replace(table, read=predictor.reader.records)
     total = table.count(predictor)
     names = (*vars(config), *wanted.how, "dtype", "header")
-    settings = {name: _plain(getattr(wanted, name)) for name in names}
+    values = {name: getattr(wanted, name) for name in names}
+    settings = {name: list(x) if isinstance(x, tuple) else x for name, x in values.items()}
     with _bar() as bar:
         task = bar.add_task("predicting", total=total)
         table.predict(
@@ -78,10 +78,6 @@ def predict(arguments: Sequence[str], prog: str) -> None:
             lambda count: bar.update(task, completed=count),
         )
     print(_report(table, predictor, total))
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _bar() -> Progress:

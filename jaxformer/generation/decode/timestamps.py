@@ -37,8 +37,8 @@ class Timestamps:
         times = ids >= self.first
         banned = ids == self.first - 1  # <|notimestamps|>
         count_B = history.lengths - history.prompt_lengths
-        last_B = (count_B >= 1) & (_token(history, 1) >= self.first)
-        before_B = (count_B < 2) | (_token(history, 2) >= self.first)
+        last_B = (count_B >= 1) & (_token(history, history.lengths - 1) >= self.first)
+        before_B = (count_B < 2) | (_token(history, history.lengths - 2) >= self.first)
         banned |= (last_B & before_B)[:, None] & times
         banned |= (last_B & ~before_B)[:, None] & (ids < self.end_token)
         lowest_B = self._lowest(history, repeats=last_B & ~before_B)
@@ -55,17 +55,12 @@ class Timestamps:
     def _lowest(self, history: History, repeats: jax.Array) -> jax.Array:
         """Returns the lowest timestamp that may follow, int `[B]`: a repeated or a later one."""
         places_1S = jnp.arange(history.tokens.shape[1])[None, :]
-        new_BS = (places_1S >= history.prompt_lengths[:, None]) & (
-            places_1S < history.lengths[:, None]
-        )
+        new_BS = places_1S >= history.prompt_lengths[:, None]
+        new_BS &= places_1S < history.lengths[:, None]
         place_B = jnp.max(jnp.where(new_BS & (history.tokens >= self.first), places_1S, -1), axis=1)
-        latest_B = jnp.take_along_axis(history.tokens, jnp.maximum(place_B, 0)[:, None], axis=1)[
-            :, 0
-        ]
-        return jnp.where(place_B < 0, self.first, latest_B + ~repeats)
+        return jnp.where(place_B < 0, self.first, _token(history, place_B) + ~repeats)
 
 
-def _token(history: History, back: int) -> jax.Array:
-    """Returns the last token of each row (1), or the one before it (2), int `[B]`."""
-    place_B = jnp.maximum(history.lengths - back, 0)
-    return jnp.take_along_axis(history.tokens, place_B[:, None], axis=1)[:, 0]
+def _token(history: History, place_B: jax.Array) -> jax.Array:
+    """Returns the token of each row at its place, int `[B]`; at a negative place the first."""
+    return jnp.take_along_axis(history.tokens, jnp.maximum(place_B, 0)[:, None], axis=1)[:, 0]
