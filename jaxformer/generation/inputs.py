@@ -180,27 +180,20 @@ def check_generates(config: ModelConfig) -> None:
         )
 
 
-class Prepared(NamedTuple):
-    """What a generation starts from."""
-
-    ids: np.ndarray
-    """int `[B, T]`: the prompts, of an encoder-decoder those of the decoder."""
-    prompts: Prompts
-    """The same, each from the left of its row, with the tokens of the encoder."""
-    encoder_outputs: EncoderOutputs
-    """The encoder's output with its mask; empty for a decoder."""
-
-
 def prepare_inputs(
     pretrained: Pretrained,
     inputs: Inputs,
     padding: int = 0,
     hooks: Hooks = NO_HOOKS,
     first_tokens: FirstTokens | None = None,
-) -> Prepared:
+) -> tuple[np.ndarray, Prompts, EncoderOutputs]:
     """Converts inputs to the decoder's prompts, and runs the encoder if there is one.
 
     Without "decoder_input_ids" an answer begins with `first_tokens`; None: with the start token.
+
+    Returns:
+        The prompts of the decoder int `[B, T]`; the same, each from the left of its row, with the
+        tokens of the encoder; and the encoder's output with its mask, empty for a decoder.
     """
     check_generates(pretrained.config)
     config = pretrained.config
@@ -216,7 +209,7 @@ def prepare_inputs(
             if np.any(arrays[name]):
                 raise DataError(f"inputs: {name} must be 0 everywhere, as it is for new tokens")
         prompts = Prompts.of_ids(rows, arrays.get("attention_mask"), config.vocab_size)
-        return Prepared(rows, prompts, ())
+        return rows, prompts, ()
     tokens = None
     given = {name: arrays[name] for name in _OF_ENCODER if name in arrays}
     if source == "input_ids":
@@ -241,7 +234,7 @@ def prepare_inputs(
         )
     ids = np.asarray(prompt)
     prompts = Prompts.of_ids(ids, mask, config.vocab_size, tokens)
-    return Prepared(ids, prompts, encoder_outputs)
+    return ids, prompts, encoder_outputs
 
 
 def tokenize(pretrained: Pretrained, text: str) -> list[int]:
