@@ -1,6 +1,7 @@
 """`jaxformer transcribe`: sound files to text, subtitles and JSON."""
 
 import json
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from recordings import Recording
 
 from jaxformer.cli.inference.transcribe import Transcribe
 from jaxformer.cli.main import main
-from jaxformer.generation.speech.api import TEMPERATURES
+from jaxformer.generation.speech.api import transcribe
 
 soundfile = pytest.importorskip("soundfile")
 QUICK = ("--max-new-tokens", "5", "--temperature", "0.0")
@@ -30,8 +31,9 @@ def run(*arguments):
 
 
 def test_the_options_are_those_of_the_function():
-    wanted = Transcribe("DIR", ("a.wav",))
-    assert wanted.temperature == TEMPERATURES
+    wanted, parameters = Transcribe("DIR", ("a.wav",)), signature(transcribe).parameters
+    for name in parameters.keys() & vars(wanted).keys():
+        assert getattr(wanted, name) == parameters[name].default, name
     assert wanted.beams == 1
 
 

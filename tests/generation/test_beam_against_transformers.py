@@ -162,13 +162,3 @@ def test_every_rule_of_ending_is_that_of_transformers(pair, num_beams, early_sto
     options |= {"eos_token_id": ends, "early_stopping": early_stopping}
     for length_penalty in PENALTIES:
         both.check(prompts, **options, length_penalty=length_penalty)
-
-
-def test_a_row_alone_finds_what_it_finds_in_a_batch(pair, prompts):
-    both = pair("gpt2")
-    options = both.ending(prompts, **ALL)
-    together = both.check(prompts, **options)
-    for row in range(3):
-        real = prompts["attention_mask"][row] > 0
-        alone = {name: array[row : row + 1, real] for name, array in prompts.items()}
-        assert both.check(alone, **options) == together[BEAMS * row : BEAMS * (row + 1)]
