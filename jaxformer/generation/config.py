@@ -479,10 +479,8 @@ def recommendations(pretrained: Pretrained) -> dict[str, Any]:
         sources = [{name: x[name] for name in known if name in x} for x in (decoder, config)]
     else:
         sources = [{name: config[name] for name in TOKEN_FIELDS if name in config}, own]
-    found: dict[str, Any] = {}
-    for source in sources:
-        found |= {name: value for name, value in source.items() if value is not None}
-    return found
+    pairs = (pair for source in sources for pair in source.items())
+    return {name: value for name, value in pairs if value is not None}
 
 
 def supported_options(

@@ -245,7 +245,8 @@ class Engine:
         shape = CacheShape(rows, capacity=capacity, chunk=chunk, storage=self._storage)
         with self.on_mesh():
             needed = self._num_bytes(shape, scores, encoder_outputs, num_beams)
-        available = available_bytes(self._devices)
+        devices = jax.tree.leaves(self.weights.parameters)[0].devices()
+        available = available_bytes(list(devices if self.mesh is None else self.mesh.devices.flat))
         if needed > available:
             beams = f" with {num_beams} beams" if num_beams > 1 else ""
             raise ConfigError(
@@ -289,12 +290,6 @@ class Engine:
         logits = array(rows, num_beams, self.config.vocab_size, dtype=jnp.float32)
         kept = num_bytes((cache, state.log_probs, state.scores, logits))
         return kept + num_beams * num_bytes(history)
-
-    @property
-    def _devices(self) -> list[jax.Device]:
-        if self.mesh is not None:
-            return list(self.mesh.devices.flat)
-        return list(jax.tree.leaves(self.weights.parameters)[0].devices())
 
     def _check_length(self, prompt: int, max_new_tokens: int):
         """Raises ConfigError unless the model has positions for a prompt and the new tokens."""

@@ -17,7 +17,6 @@ from jaxformer.functional.sampling.next_token import greedy, token_log_probabili
 from jaxformer.generation.decode.loop import EncoderOutputs
 from jaxformer.generation.engine import Engine, engine_for
 from jaxformer.generation.inputs import Inputs, Prompts, bucket, prepare_inputs, token_ids
-from jaxformer.models.decoder import GenerativeModel
 from jaxformer.pretrained.dialogues import conversations_in, prompts_of
 from jaxformer.pretrained.model import Pretrained, check_pretrained
 
@@ -163,11 +162,16 @@ class Scorer:
         positions = None
         if self._apart:
             positions = jnp.minimum(jnp.arange(length)[None, :], lengths[:, None] - 1)
-        hidden_BTD = whole_rows(_hidden(model, tokens, positions, encoder_outputs))
+        if encoder_outputs:
+            outputs, mask = (*encoder_outputs, None)[:2]
+            hidden_BTD = model.decode(tokens, outputs, encoder_mask=mask, positions=positions)
+        else:
+            hidden_BTD = model.hidden(tokens, positions=positions)
         # The state before each token that is scored; unspecified beyond the last of them.
         read = starts[:, None] + jnp.arange(targets.shape[1])[None, :]
         read = on_rows(jnp.minimum(read, length - 1))
-        logits_BnV = model.logits(jnp.take_along_axis(hidden_BTD, read[..., None], axis=1))
+        hidden_BnD = jnp.take_along_axis(whole_rows(hidden_BTD), read[..., None], axis=1)
+        logits_BnV = model.logits(hidden_BnD)
         return token_log_probabilities(logits_BnV, targets), greedy(logits_BnV) == targets
 
 
@@ -185,15 +189,6 @@ class _Request(NamedTuple):
     def length(self) -> int:
         """The number of tokens to read: all but the last."""
         return len(self.prompt) + len(self.tokens) - 1
-
-
-def _hidden(
-    model: GenerativeModel, tokens, positions, encoder_outputs: EncoderOutputs
-) -> jax.Array:
-    if not encoder_outputs:
-        return model.hidden(tokens, positions=positions)
-    outputs, mask = (*encoder_outputs, None)[:2]
-    return model.decode(tokens, outputs, encoder_mask=mask, positions=positions)
 
 
 def _check(engine: Engine, prompts: Prompts, continuations: Continuations) -> None:
