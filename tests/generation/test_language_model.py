@@ -51,7 +51,7 @@ def texts_of(log_probs):
     found = defaultdict(lambda: -np.inf)
     for path in product(range(len(LETTERS)), repeat=len(log_probs)):
         labels = [label for label, _ in groupby(path) if label != BLANK]
-        text = " ".join("".join(LETTERS[label] for label in labels).split())
+        text = text_of(labels)
         score = sum(log_probs[t, label] for t, label in enumerate(path))
         found[text] = np.logaddexp(found[text], score)
     return found
