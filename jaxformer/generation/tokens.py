@@ -1,4 +1,7 @@
-"""The new tokens of a batch: all at once, as a stream, or up to a stop string."""
+"""The new tokens of a batch: all at once, as a stream, or up to a stop string.
+
+Every engine may be a speculative one.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -122,10 +125,9 @@ def stream_tokens(
     every: int = 1,
     stopped: Callable[[], np.ndarray] | None = None,
 ) -> Iterator[list[Part]]:
-    """Yields a part for each row as the device generates tokens.
+    """Yields the new tokens of each row as the device generates them, after every few.
 
-    They are read after `every` tokens. `stopped` tells which rows bool `[B]` are finished for other
-    reasons.
+    `stopped` tells which rows bool `[B]` are finished for other reasons.
     """
     most = config.max_new_tokens
     start = engine.prefill(prompts, most, keys=keys, encoder_outputs=encoder_outputs)
