@@ -175,6 +175,8 @@ def _is_alive(owner: dict[str, Any]) -> bool:
         return False
     try:
         os.kill(pid, 0)
-    except OSError as error:
-        return not isinstance(error, ProcessLookupError)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # it belongs to another user
     return True

@@ -22,7 +22,7 @@ from jaxformer.distributed.chips import CHIPS, GIB, find_chip
 from jaxformer.distributed.slices import parse_chips
 from jaxformer.errors import ArgumentError
 from jaxformer.io.console import console
-from jaxformer.io.files import replacing
+from jaxformer.io.files import write_text
 from jaxformer.plan import search
 from jaxformer.plan.memory import GAPS
 from jaxformer.plan.report import Plan
@@ -106,8 +106,7 @@ def plan(arguments: Sequence[str], prog: str = "jaxformer plan") -> None:
     made = make_plan(config, slice_, found, compiling=wanted.compile, progress=_progress)
     made = dataclasses.replace(made, price=price)
     if wanted.json is not None:
-        with replacing(wanted.json) as temporary:
-            temporary.write_text(json.dumps(made.as_json(), indent=1) + "\n")
+        write_text(wanted.json, json.dumps(made.as_json(), indent=1) + "\n")
     _print(name, made)
 
 

@@ -26,7 +26,7 @@ from jaxformer.generation.speech.subtitles import (
     plain_text,
     timed_text,
 )
-from jaxformer.io.files import replacing
+from jaxformer.io.files import write_text
 from jaxformer.io.paths import any_path
 from jaxformer.io.tables import check_output
 from jaxformer.pretrained.auto import load
@@ -195,7 +195,6 @@ def _write(output: Any, transcripts: list[dict[str, Any]]) -> None:
     """Writes a file atomically, and says so."""
     ending = output.suffix.lower()
     text = json_lines(transcripts) if ending == _LINES else FORMATS[ending](transcripts[0])
-    with replacing(output) as aside:
-        aside.write_text(text, encoding="utf-8")
+    write_text(output, text)
     minutes = sum(each["duration"] for each in transcripts) / 60
     print(f"written to {output}: {minutes:,.1f} minutes of sound")

@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
@@ -241,9 +241,7 @@ def _tokenise(
                             writer.append(
                                 tokens, piece.num_bytes, piece.is_validation, piece.ends_document
                             )
-                        documents = sum(piece.ends_document for piece in batch)
-                        num_bytes = sum(piece.num_bytes for piece in batch)
-                        progress.add(documents, sum(map(len, ids)), num_bytes)
+                        _count(batch, ids, progress)
                 move_into_place(temporary, folder)
             shards.share(number)
         shards.complete()
@@ -277,6 +275,13 @@ def _unfinished(
             num_bytes += piece.num_bytes
         shards.check(number, documents, num_bytes)
         progress.skip(num_bytes)
+
+
+def _count(
+    batch: Sequence[_Piece], ids: Sequence[np.ndarray], progress: TokenisingProgress
+) -> None:
+    documents = sum(piece.ends_document for piece in batch)
+    progress.add(documents, sum(map(len, ids)), sum(piece.num_bytes for piece in batch))
 
 
 def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
