@@ -2,6 +2,7 @@
 
 import abc
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import jax
@@ -52,7 +53,8 @@ class NormPooler(Pooler):
     """The input: the first token's state, or the mean over patches."""
 
     def build(self, key, config):
-        return PooledNorm(key, config.norm, config, self.pooling)
+        make = FirstNorm if self.pooling == "first" else partial(MeanNorm, prefix=config.num_prefix)
+        return make(key, config.norm, config.model_dim)
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class PrefixPooler(Pooler):
     """Whether the model's norm is applied to the mean."""
 
     def build(self, key, config):
-        return PooledNorm(key, config.norm if self.norm else NoNorm(), config, "prefix")
+        return PrefixMean(key, config.norm if self.norm else NoNorm(), config)
 
 
 @dataclass(frozen=True)
@@ -88,23 +90,44 @@ class AttentionPooler(Pooler):
         return AttentionPooling(key, config)
 
 
-class PooledNorm(NormLayer):
-    """`NormPooler` and `PrefixPooler` with their parameters."""
+class FirstNorm(NormLayer):
+    """`NormPooler` with its parameters."""
 
-    def __init__(self, key: jax.Array, norm: Norm, config: TransformerConfig, pooling: str):
-        """Declares the norm's parameters; `pooling` is "first", "mean" or "prefix"."""
-        super().__init__(key, norm, config.model_dim)
-        self.pooling, self.prefix = pooling, config.num_prefix
+    def __call__(self, hidden: jax.Array, real: jax.Array | None = None) -> jax.Array:
+        """`[B, T, D] -> [B, D]`."""
+        del real
+        assert_axes(hidden=(hidden, "B T D"))
+        return super().__call__(hidden[:, 0])
+
+
+class MeanNorm(NormLayer):
+    """`NormPooler` with its parameters, on the mean over all but the first `prefix` states."""
+
+    def __init__(self, key: jax.Array, norm: Norm, dim: int, prefix: int):
+        """Declares the norm's parameters."""
+        super().__init__(key, norm, dim)
+        self.prefix = prefix
 
     def __call__(self, hidden: jax.Array, real: jax.Array | None = None) -> jax.Array:
         """`[B, T, D] -> [B, D]`."""
         assert_axes(hidden=(hidden, "B T D"))
-        if self.pooling == "first":
-            return super().__call__(hidden[:, 0])
-        if self.pooling == "prefix":
-            return super().__call__(pool(hidden[:, : self.prefix], None, "mean"))
         real = None if real is None else real[:, self.prefix :]
         return super().__call__(pool(hidden[:, self.prefix :], real, "mean"))
+
+
+class PrefixMean(NormLayer):
+    """`PrefixPooler` with its parameters."""
+
+    def __init__(self, key: jax.Array, norm: Norm, config: TransformerConfig):
+        """Declares the norm's parameters."""
+        super().__init__(key, norm, config.model_dim)
+        self.prefix = config.num_prefix
+
+    def __call__(self, hidden: jax.Array, real: jax.Array | None = None) -> jax.Array:
+        """`[B, T, D] -> [B, D]`."""
+        del real
+        assert_axes(hidden=(hidden, "B T D"))
+        return super().__call__(pool(hidden[:, : self.prefix], None, "mean"))
 
 
 class FirstDense(Linear):
