@@ -66,7 +66,10 @@ SYSTEMS = (
     System(
         "deepseek-v2-lite",
         _published(
-            *(27, 2048, 16, 10_944),
+            27,
+            2048,
+            16,
+            10_944,
             experts=_v2_experts(64, 1408, SoftmaxTopK(renormalize=False)),
             query_rank=None,
             **_V2,
@@ -77,7 +80,10 @@ SYSTEMS = (
     System(
         "deepseek-v2",
         _published(
-            *(60, 5120, 128, 12_288),
+            60,
+            5120,
+            128,
+            12_288,
             experts=_v2_experts(
                 160, 1536, SoftmaxTopK(groups=8, kept_groups=3, renormalize=False, scale=16.0)
             ),
@@ -89,7 +95,10 @@ SYSTEMS = (
     System(
         "deepseek-v3",
         _published(
-            *(61, 7168, 128, 18_432),
+            61,
+            7168,
+            128,
+            18_432,
             vocab_size=129_280,
             mscale=1.0,
             experts=Experts(

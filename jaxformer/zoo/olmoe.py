@@ -38,7 +38,10 @@ SYSTEMS = (
     System(
         "olmoe-1b-7b",
         _olmoe(
-            *(16, 2048, 16, 1024),
+            16,
+            2048,
+            16,
+            1024,
             vocab_size=50304,
             feed_forward=replace(_EXPERTS, losses=_LOSSES),
         ),

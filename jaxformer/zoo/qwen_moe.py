@@ -85,7 +85,10 @@ SYSTEMS = (
     System(
         "qwen1.5-moe-a2.7b",
         _qwen2_moe(
-            *(24, 2048, 16, 5632),
+            24,
+            2048,
+            16,
+            5632,
             vocab_size=151936,
             norm=_NORM,
             position=RoPE(theta=1_000_000.0),
