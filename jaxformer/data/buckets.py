@@ -72,7 +72,10 @@ class BucketedDataset(Dataset):
     too. Rows are read twice where those of a bucket do not fill its last batch.
 
     Args:
-        examples, batch_size, seed, read_options: As of `Dataset`.
+        examples: The examples.
+        batch_size: Rows of a batch over all hosts.
+        seed: Chooses the order and the examples' random choices.
+        read_options: How many threads prepare how many batches ahead.
         lengths: The lengths of the buckets, see `bucket_lengths`.
     """
 
