@@ -680,7 +680,7 @@ CASES = {
 # Integers come out, or go in; constants are all it rounds; or all it does is check its arguments.
 WITHOUT_DERIVATIVE = {
     "as_key",
-    "as_mask",
+    "dense_mask",
     "first_collision",
     "first_row",
     "is_manually_sharded",

@@ -54,7 +54,7 @@ def test_models_that_differ_in_more_are_refused(finished):
         with pytest.raises(ConfigError, match=differing):
             transfer(program.init(0).params, finished, program.model)
     biased = program_with(**{"feed_forward.bias": True})
-    with pytest.raises(ConfigError, match=r"sublayers.1.up.bias is not there"):
+    with pytest.raises(ConfigError, match=r"sublayers.1.up.bias is missing there"):
         transfer(biased.init(0).params, finished, biased.model)
 
 

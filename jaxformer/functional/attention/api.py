@@ -22,7 +22,7 @@ from jaxformer.functional.attention.distances import DistanceTerms
 from jaxformer.functional.attention.reference import AttentionBias, Request
 from jaxformer.functional.dropout import Dropout
 from jaxformer.functional.masks import Mask
-from jaxformer.functional.masks.arrays import as_mask
+from jaxformer.functional.masks.arrays import dense_mask
 from jaxformer.functional.positions.base import Bias
 
 Implementation = Literal["auto", "reference", "blockwise", "ring", "cudnn", "splash"]
@@ -101,7 +101,10 @@ def attention(
         Xiao et al., Attention Sinks (https://arxiv.org/abs/2309.17453).
     """
     sizes = _check_arrays(query, key, value)
-    mask = as_mask(mask, sizes)
+    if mask is None:
+        mask = Mask()
+    elif not isinstance(mask, Mask):
+        mask = dense_mask(mask, sizes)
     # Slices beyond the end of an array are clamped silently, so check the length here.
     assert_axes(sizes, mask=(_materialised(mask, sizes["T"], sizes["S"]), "B/1 T S"))
     if bias is not None:

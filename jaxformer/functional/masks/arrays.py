@@ -158,10 +158,8 @@ class DenseMask(Mask):
         return _extent(jnp.any(self.allowed, axis=(0, 1)))
 
 
-def as_mask(mask: Mask | jax.Array | None, sizes: Mapping[str, int]) -> Mask:
-    """Returns a mask as a spec: an array becomes a `DenseMask`, None the mask of all pairs."""
-    if mask is None or isinstance(mask, Mask):
-        return Mask() if mask is None else mask
+def dense_mask(mask: jax.Array, sizes: Mapping[str, int]) -> DenseMask:
+    """Returns the mask of an array `[T, S]`, `[B or 1, T, S]` or `[B or 1, 1, T, S]`."""
     given = isinstance(mask, jax.Array | np.ndarray)
     check_argument("mask", mask, given, "a mask such as causal(), or a bool array [B or 1, T, S]")
     axes = {2: "T S", 4: "B/1 1 T S"}.get(mask.ndim, "B/1 T S")
