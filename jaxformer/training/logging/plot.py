@@ -25,7 +25,8 @@ def plot_loss(folder: Path, title: str, subtitle: str = "") -> Path | None:
     figure, axes = canvas(title, subtitle)
     blue, red = COLOURS[:2]
     axes.plot(*train, color=blue, alpha=0.25, linewidth=0.8)
-    axes.plot(train[0], smooth(train[1]), color=blue, linewidth=1.8)
+    alone = "o" if len(train[0]) == 1 else None  # one step makes a point, not a line
+    axes.plot(train[0], smooth(train[1]), color=blue, linewidth=1.8, marker=alone, markersize=3.5)
     labels = [(train[0][-1], smooth(train[1])[-1], "training", blue)]
     if len(validation[0]):
         axes.plot(*validation, color=red, linewidth=1.4, marker="o", markersize=3.5)
