@@ -11,6 +11,7 @@ from jaxformer.parity.reference import Reference, save_random
 from jaxformer.parity.tiny import TINY
 from jaxformer.zoo import FORMATS
 
+torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 CLASSES = {
@@ -41,6 +42,10 @@ def test_attentions_are_those_of_transformers(kind, architecture, padding, tmp_p
     actual = jaxformer.forward(ours, inputs, output_attentions=True)
     outputs = theirs.forward(inputs, output_attentions=True)
     jax.clear_caches()
+    if architecture in ("T5GemmaForSequenceClassification", "T5GemmaForTokenClassification"):
+        # transformers returns those of the decoder alone, under a name without it.
+        outputs = {"decoder_attentions": outputs["attentions"]}
+        actual = {"decoder_attentions": actual["decoder_attentions"]}
     names = [name for name in MASKS if outputs.get(name)]
     assert names == [name for name in MASKS if name in actual]
     for name in names:
@@ -52,10 +57,19 @@ def test_attentions_are_those_of_transformers(kind, architecture, padding, tmp_p
         assert actual[name].shape == expected.shape
         length = expected.shape[3]
         mask = inputs.get(MASKS[name], np.ones((expected.shape[1], length)))
+        if "input_values" in inputs and name in ("attentions", "encoder_attentions"):
+            mask = frames_of(theirs.model, length, mask)
         real = mask.reshape(1, -1, 1, length, 1) > 0
         np.testing.assert_allclose(
             np.where(real, actual[name], 0), np.where(real, expected, 0), atol=2e-5
         )
+
+
+def frames_of(model, length: int, mask: np.ndarray) -> np.ndarray:
+    """Which of `length` frames are real, `[B, length]`, of sounds with a mask of samples."""
+    name = "_get_feature_vector_attention_mask"
+    encoder = model if hasattr(model, name) else model.encoder
+    return getattr(encoder, name)(length, torch.asarray(mask)).numpy()
 
 
 def whole_rows(blocks: np.ndarray, length: int) -> np.ndarray:
