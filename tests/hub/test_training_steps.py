@@ -1,18 +1,15 @@
 """Three steps of our training from imported weights are three of PyTorch's."""
 
-import jax
 import numpy as np
 import pytest
 from saved_folders import save_tiny
+from train_steps import program_of, stepped
 
-from jaxformer.config import TrainConfig
-from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.optim import AdamW, Constant
 from jaxformer.optim.parameter_roles import decay_mask
 from jaxformer.parity.compare import beyond_rounding, errors
 from jaxformer.parity.reference import Reference
 from jaxformer.pretrained.auto import load
-from jaxformer.training.step import TrainProgram
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -50,18 +47,11 @@ CASES = {
 
 def our_losses(model, batch):
     """Those of our training's steps from the model's parameters."""
-    train = TrainConfig(steps=STEPS, z_loss=0.0, clip_norm=1.0)
     optimizer = AdamW(schedule=Constant(learning_rate=RATE, warmup_steps=0), weight_decay=0.1)
-    program = TrainProgram(model.config, optimizer, train, make_mesh(MeshConfig(data=1)))
-    state = program.init(0)
-    placed = {n: jax.device_put(x, state.params[n].sharding) for n, x in model.parameters.items()}
-    state.params.update(placed)
-    batch = {n: jax.device_put(x, program.batch_sharding) for n, x in batch.items()}
-    losses = []
-    for _ in range(STEPS):
-        state, metrics = program.train_step(state, batch)
-        losses.append(float(metrics["loss"]))
-    return np.array(losses)
+    settings = {"steps": STEPS, "z_loss": 0.0, "clip_norm": 1.0}
+    program = program_of(model.config, optimizer=optimizer, **settings)
+    _, history = stepped(program, batch, model.parameters, STEPS)
+    return np.array([metrics["loss"] for metrics in history])
 
 
 def their_losses(theirs, model, batch):

@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_models import batch_for, structure_of, tiny, tiny_encoder, tiny_encoder_decoder
+from train_steps import program_of, stepped
 
-from jaxformer.config.train import TrainConfig
-from jaxformer.distributed.sharding import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError
 from jaxformer.functional import (
     SigmoidTopK,
@@ -23,7 +22,6 @@ from jaxformer.functional.losses.terms import collect_terms, with_products
 from jaxformer.models.lora import LoRA, abstract_model_of
 from jaxformer.nn import BalanceLoss, CacheShape, Experts, SharedExpert, ZLoss
 from jaxformer.optim import SGD, Constant
-from jaxformer.training.step import TrainProgram
 
 LOSSES = (BalanceLoss(weight=0.3, over="all_layers"), ZLoss(weight=0.2))
 SIZES = {"num_layers": 2, "model_dim": 24, "num_heads": 6, "num_kv_heads": 2, "mlp_dim": 20}
@@ -99,26 +97,21 @@ def test_the_loss_of_each_layer_is_that_of_switch_transformers():
     np.testing.assert_allclose(terms["loss", "balance_loss"], expected, rtol=1e-5)
 
 
-def stepped(sizes=(1, 1, 1), **settings):
+def step_on(sizes=(1, 1, 1)):
+    """The parameters after a step, and its metrics."""
     config = config_with(model_dim=24, num_heads=4, num_kv_heads=4)
-    mesh = make_mesh(MeshConfig(*sizes), jax.devices()[: int(np.prod(sizes))])
     optimizer = SGD(schedule=Constant(learning_rate=1.0, warmup_steps=0), momentum=0.0)
-    program = TrainProgram(
-        config, optimizer, TrainConfig(steps=3, clip_norm=None, **settings), mesh
-    )
-    batch = {
-        name: jax.device_put(x, program.batch_sharding) for name, x in padded_batch(config).items()
-    }
-    state, metrics = program.train_step(program.init(0), batch)
-    return jax.device_get(state.params), {k: float(v) for k, v in metrics.items()}
+    program = program_of(config, sizes, optimizer, steps=3, clip_norm=None)
+    state, (metrics,) = stepped(program, padded_batch(config))
+    return jax.device_get(state.params), metrics
 
 
 @pytest.mark.more
 @pytest.mark.parametrize("sizes", [(2, 2, 2), (1, 8, 1), (1, 2, 4)])
 @pytest.mark.quick("sizes2")
 def test_a_step_on_a_mesh_is_that_of_one_device(sizes):
-    params, metrics = stepped()
-    cut, cut_metrics = stepped(sizes)
+    params, metrics = step_on()
+    cut, cut_metrics = step_on(sizes)
     assert {"balance_loss", "router_z_loss", "expert_load", "router_entropy"} <= set(metrics)
     for name, value in metrics.items():
         np.testing.assert_allclose(cut_metrics[name], value, rtol=2e-5, err_msg=name)

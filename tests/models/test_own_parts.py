@@ -15,6 +15,7 @@ from tiny_models import (
     tiny_encoder_decoder,
     tokens,
 )
+from train_steps import program_of, stepped
 
 import jaxformer
 from jaxformer.cli.main import main
@@ -30,7 +31,6 @@ from jaxformer.hub.describe import describe
 from jaxformer.models import DecoderConfig, LanguageModel
 from jaxformer.models.heads.base import LossOptions, class_loss
 from jaxformer.nn import Attention, CacheShape, Context, SelfAttentionConfig
-from jaxformer.training.step import TrainProgram
 from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.more
@@ -376,19 +376,11 @@ def test_no_format_says_them(config, said):
 
 def losses_on(config, sizes):
     """The losses of three steps."""
-    mesh = make_mesh(MeshConfig(*sizes), jax.devices()[: int(np.prod(sizes))])
-    program = TrainProgram(config, OWN.get_config().optimizer, TrainConfig(steps=3), mesh)
-    state, losses = program.init(0), []
-    batch = {
-        name: x
-        for name, x in batch_for(config, rows=8).items()
-        if name in config.batch_spec(8, {"inputs": 7})
-    }
-    batch = {name: jax.device_put(x, program.batch_sharding) for name, x in batch.items()}
-    for _ in range(3):
-        state, metrics = program.train_step(state, batch)
-        losses.append(float(metrics["loss"]))
-    return losses
+    program = program_of(config, sizes, OWN.get_config().optimizer, steps=3)
+    batch = batch_for(config, rows=8)
+    batch = {name: batch[name] for name in config.batch_spec(8, {"inputs": 7}) if name in batch}
+    _, history = stepped(program, batch, steps=3)
+    return [metrics["loss"] for metrics in history]
 
 
 def sharded_with(part):

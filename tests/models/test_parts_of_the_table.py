@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_models import batch_for, structure_of
+from train_steps import stepped
 
 from jaxformer.checkpoints.restore import read_arrays
 from jaxformer.cli.main import main
@@ -146,13 +147,10 @@ def test_every_parameter_that_a_part_declares_learns(experiment):
     mesh = make_mesh(MeshConfig(2, 1, 2), jax.devices()[:4])
     settings = replace(config.train, gradient_accumulation=2)
     program = TrainProgram(config.model, config.optimizer, settings, mesh)
-    state = program.init(0)
-    before = jax.device_get(state.params)
-    lengths = {"inputs": 20}
+    before = jax.device_get(program.init(0).params)
     batch = batch_for(config.model, rows=8, length=20)
-    spec = config.model.batch_spec(8, lengths)
-    batch = {name: jax.device_put(batch[name], program.batch_sharding) for name in spec}
-    state, metrics = program.train_step(state, batch)
+    batch = {name: batch[name] for name in config.model.batch_spec(8, {"inputs": 20})}
+    state, (metrics,) = stepped(program, batch)
     assert metrics["skipped"] == 0
     for name, value in jax.device_get(state.params).items():
         moved = np.mean(value != before[name])
