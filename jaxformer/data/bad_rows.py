@@ -2,9 +2,9 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any, Literal, TypeVar
 
+from jaxformer.data.files.malformed import Malformed
 from jaxformer.data.files.tables import read_records
 from jaxformer.errors import DataError
 
@@ -57,10 +57,10 @@ def read_rows(
     source: object,
     read: Callable[[Any], Row | None],
     on_bad_row: OnBadRow,
-    records: Callable[..., Iterable[Any]] | None = None,
+    records: Callable[[Malformed], Iterable[Any]] | None = None,
     rows_are: str = "rows",
 ) -> list[Row]:
-    """Returns the rows of a table, or of what `records(malformed=...)` yields."""
+    """Returns the rows of a table, or of what `records` yields."""
     bad = BadRows(on_bad_row)
     rows = []
     total = 0
@@ -71,7 +71,8 @@ def read_rows(
         total += 1
         bad.add(DataError(message))
 
-    for record in (records or partial(read_records, source))(malformed=malformed):
+    found = records(malformed) if records else read_records(source, malformed=malformed)
+    for record in found:
         total += 1
         try:
             row = read(record)

@@ -1,15 +1,15 @@
 """Texts, or pairs of texts, each with a label, several labels or a number."""
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from jaxformer.checks import at_least, check_field, check_fields, optional
 from jaxformer.data.bad_rows import map_rows, read_rows
+from jaxformer.data.files.malformed import Malformed
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import read_records
 from jaxformer.data.files.text_columns import TEXT_COLUMNS, recognised
@@ -182,7 +182,10 @@ class LabelledText(LabelledRows):
             texts = tuple(record.text(column) for column in columns)
             return LabelledRow(record.where, texts, label)
 
-        return read_rows(source, row, self.on_bad_row, partial(read_records, source, self.header))
+        def records(malformed: Malformed) -> Iterator[Record]:
+            return read_records(source, self.header, malformed=malformed)
+
+        return read_rows(source, row, self.on_bad_row, records)
 
     def _label(self, record: Record) -> str | tuple[str, ...]:
         if len(self._columns) > 1:
