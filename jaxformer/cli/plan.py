@@ -1,7 +1,6 @@
 """``jaxformer plan CONFIG --chips SLICE``: estimates the memory and speed of a job."""
 
 import dataclasses
-import json
 import math
 import sys
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ import jax
 from rich.table import Table
 from rich.text import Text
 
+from jaxformer.checkpoints.files import write_json
 from jaxformer.checks import check_argument
 from jaxformer.cli.options import part_of, split_subject
 from jaxformer.config.experiment import Config, check_has_model, load_config
@@ -22,7 +22,6 @@ from jaxformer.distributed.chips import CHIPS, GIB, find_chip
 from jaxformer.distributed.slices import parse_chips
 from jaxformer.errors import ArgumentError
 from jaxformer.io.console import console
-from jaxformer.io.files import write_text
 from jaxformer.plan import search
 from jaxformer.plan.memory import GAPS
 from jaxformer.plan.report import Plan
@@ -106,7 +105,7 @@ def plan(arguments: Sequence[str], prog: str = "jaxformer plan") -> None:
     made = make_plan(config, slice_, found, compiling=wanted.compile, progress=_progress)
     made = dataclasses.replace(made, price=price)
     if wanted.json is not None:
-        write_text(wanted.json, json.dumps(made.as_json(), indent=1) + "\n")
+        write_json(wanted.json, made.as_json())
     _print(name, made)
 
 

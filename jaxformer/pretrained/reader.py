@@ -116,8 +116,10 @@ def open_folder(
     opened = _opened(found, files, may_lack_parts)
     if adapter is None:
         return opened
-    file, own = opened.file, (opened.checkpoint, opened.placements)
-    return open_adapted(*own, file.described, file.tensor, adapter, may_lack_parts)
+    file = opened.file
+    return open_adapted(
+        opened.checkpoint, opened.placements, file.described, file.tensor, adapter, may_lack_parts
+    )
 
 
 def _opened(found: _Structure, files: Tensors, may_lack_parts: bool) -> CheckpointReader:

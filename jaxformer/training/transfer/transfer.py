@@ -181,8 +181,12 @@ def _differences(there: ModelConfig, here: ModelConfig) -> tuple[str, ...]:
     return tuple(
         f"model.{name} is {old!r} there, {new!r} here"
         for name, (old, new) in diff(there, here).items()
-        if _MAY_DIFFER.isdisjoint((own := without_part_prefix(name), own.split(".")[0]))
+        if not _may_differ(without_part_prefix(name))
     )
+
+
+def _may_differ(field: str) -> bool:
+    return field in _MAY_DIFFER or field.split(".")[0] in _MAY_DIFFER
 
 
 def _replaceable(name: str) -> bool:
