@@ -87,8 +87,7 @@ def differentiable(
 
 
 def reversed_by(plain: Callable, fast: Callable) -> Callable:
-    """Combines `fast`, which JAX differentiates only in forward mode, with the reverse mode of
-    `plain`.
+    """Combines `fast`, which has only a forward mode in JAX, with the reverse mode of `plain`.
 
     An example of `fast` is a loop of dynamic length. Results for which `plain` returns None have no
     derivative in reverse mode.

@@ -41,8 +41,9 @@ class Answers(NamedTuple):
 def answers(
     model: Model, batch: Batch, options: LossOptions, key: jax.Array | None = None
 ) -> Answers:
-    """Computes the log-probabilities of both answers to each prompt of a batch, whose arrays are
-    `[B, 2, T]` (see `PreferenceData`), by a model with the head `HEAD`.
+    """Computes the log-probabilities of both answers to each prompt, by a model with `HEAD`.
+
+    The arrays of the batch are `[B, 2, T]`, see `PreferenceData`.
     """
     sequences = as_sequences(batch)
     outputs_key, _ = model.dropout_keys(key)

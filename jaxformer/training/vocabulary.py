@@ -7,8 +7,10 @@ from jaxformer.models import CTC, ModelConfig
 
 
 def check_tokenizer(model: ModelConfig, tokenizer: Tokenizer | None) -> None:
-    """Raises ConfigError unless a model has a row of its embedding table, or a class of its CTC
-    head, per token, and the blank of a CTC head is the padding.
+    """Raises ConfigError unless a model has a row or a class for every token.
+
+    Rows are those of its embedding table; classes are those of its CTC head, whose blank must be
+    the padding.
     """
     if tokenizer is None:
         return

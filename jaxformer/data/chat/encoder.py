@@ -113,8 +113,9 @@ class ChatEncoder:
 
     @cached_property
     def _closing(self) -> tuple[int, str] | None:
-        """The id and the name of the token that begins a message, if it also ends the answer
-        before it; the last answer then has no end.
+        """The id and the name of the token that begins a message and ends the answer before it.
+
+        Where a template has such a token, the last answer of a conversation has no end.
         """
         turns = [*_TURNS, {"role": "user", "content": "c"}]
         try:

@@ -68,9 +68,7 @@ class TokenStream:
 
 @dataclass(frozen=True)
 class TokenShards:
-    """A corpus in several streams, in the order of its documents; no row crosses from one into the
-    next.
-    """
+    """A corpus in several streams, in the order of its documents; each row is of one stream."""
 
     shards: tuple[TokenStream, ...]
 

@@ -47,8 +47,9 @@ def cache_sizes(config: DecoderConfig, lengths: Sequence[int], storage: Storage)
 
 
 def next_token_flops(config: DecoderConfig, length: int) -> tuple[float, float]:
-    """Counts the FLOPs of the last token of a row: products + attention(n) with a cache, and
-    n (products + mean attention) without.
+    """Counts the FLOPs of the last token of a row of n tokens, with a cache and without.
+
+    These are products + attention(n), and n (products + mean attention).
     """
     flops = config.flops({"inputs": length})
     return flops.products + flops.attention, length * (flops.products + flops.causal_attention)

@@ -43,11 +43,11 @@ class Evaluation(NamedTuple):
 
 
 class EarlyStopping:
-    """Tracks the validation metric of a run, and ends it after `patience` evaluations in a row
-    without improvement, if that is not None.
+    """Tracks the validation metric of a run, and says when the run ends early.
 
-    The decision depends only on the evaluations, so an interrupted run stops at the same step as an
-    uninterrupted one.
+    It ends after `patience` evaluations in a row without improvement; None: never. The decision
+    depends only on the evaluations, so an interrupted run stops at the same step as one that was
+    not interrupted.
     """
 
     def __init__(self, metric: str, patience: int | None, rows: Iterable[Mapping[str, Any]] = ()):

@@ -151,8 +151,9 @@ def describe(
     width: int = LINE_WIDTH,
     elapsed: float = 0.0,
 ) -> str:
-    """Formats the metrics after a step, and the seconds since the start, as a line of at most
-    `width` characters, without the less important parts if space is short.
+    """Formats the metrics after a step, and the seconds since the start, as one line.
+
+    It has at most `width` characters; less important parts are left out if space is short.
     """
     terms = [name for name in ("soft_loss", "cosine_loss") if name in values]
     preferences = ["accuracy", "margin"] if "margin" in values else []

@@ -200,8 +200,9 @@ def _rates(steps: Sequence[Workload], elapsed: float, waited: float) -> dict[str
 
 
 class StepProfiler:
-    """Traces the steps of a window into ``folder/profile``: the first and the last one, counted
-    from 1; does nothing without a window.
+    """Traces the steps of a window into ``folder/profile``; does nothing without a window.
+
+    The window is its first and its last step, counted from 1.
     """
 
     def __init__(self, window: tuple[int, int] | None, folder: Path):

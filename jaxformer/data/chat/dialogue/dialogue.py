@@ -38,8 +38,9 @@ class Answer(NamedTuple):
 
 
 class Dialogue:
-    """The chat template of a model, with its tokenizer; settings in the model's folder may say how
-    answers are read.
+    """The chat template of a model, with its tokenizer.
+
+    Settings in the model's folder may say how answers are read.
     """
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, folder: Path):

@@ -33,8 +33,9 @@ class Response(NamedTuple):
 def read_responses(
     folder: Path, responses: Iterable[Response]
 ) -> list[dict[str, Any] | None] | None:
-    """Returns answers as messages, None for those that do not fit the response template of the
-    tokenizer in a folder; None if it has no template.
+    """Returns answers as messages, by the response template of the tokenizer in a folder.
+
+    Returns None without such a template, and in the place of an answer that does not fit it.
     """
     template = read_settings(folder).get(_FIELD)
     if template is None:
