@@ -1,5 +1,6 @@
 """`jaxformer plan`: what it prints and writes, and what it refuses before any work."""
 
+import gc
 import json
 
 import jax
@@ -25,6 +26,7 @@ def run(capsys, *arguments):
 @pytest.mark.slow
 @pytest.mark.parametrize("chips", ["v5e:2x4", "h100:8"])
 def test_a_plan_says_what_fits_and_how_fast_it_goes(chips, capsys, tmp_path):
+    gc.collect()  # the arrays of other tests
     before = sum(x.nbytes for x in jax.live_arrays())
     file = tmp_path / "plan.json"
     options = ("--no-compile", "--json", str(file), "--data.batch-size", "64", "--mesh.data", "8")
