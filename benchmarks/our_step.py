@@ -10,6 +10,7 @@ from shapes import random_tokens
 from jaxformer.config import TrainConfig
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.models import DecoderConfig, ModelConfig
+from jaxformer.models.float8 import Float8
 from jaxformer.optim import AdamW, Constant
 from jaxformer.training.step import TrainProgram
 
@@ -22,12 +23,13 @@ def step(shape: dict, batch: int, length: int, options: dict) -> Callable[[], No
         batch: Rows.
         length: Tokens of a row.
         options: Fields of DecoderConfig, and: loss_chunk and compiler_options of TrainConfig;
-            documents, the number that a row is packed of.
+            documents, the number that a row is packed of; float8, whether products are.
     """
     documents = options.pop("documents", None)
     train = TrainConfig(
         loss_chunk=options.pop("loss_chunk", None),
         compiler_options=options.pop("compiler_options", ()),
+        float8=Float8() if options.pop("float8", False) else None,
     )
     model = DecoderConfig(**shape, **options)
     tokens = random_tokens(shape, batch, length)

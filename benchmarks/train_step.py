@@ -6,7 +6,7 @@ gives a ratio, so a busy machine slows all of them. Needs the test requirements.
 
     python benchmarks/train_step.py --output benchmarks/results/NAME.json            # two CPU cores
     python benchmarks/train_step.py --shape 1b --batch 4 --length 4096 --apart --dtypes bfloat16 \
-        --only jaxformer torch.compile                                               # one GPU
+        --only jaxformer torch.compile --float8                                      # one GPU
 """
 
 import argparse
@@ -39,6 +39,7 @@ def main() -> None:
     options.add_argument("--length", type=int, default=512, help="tokens per sequence")
     options.add_argument("--rounds", type=int, default=5, help="turns of each contender")
     options.add_argument("--documents", type=int, default=8, help="of a packed row")
+    options.add_argument("--float8", action="store_true", help="also with products in float8")
     options.add_argument(
         "--apart", action="store_true", help="one contender after the other, each with all memory"
     )
@@ -64,6 +65,9 @@ def contenders(arguments: argparse.Namespace) -> dict[str, tuple]:
         found[f"jaxformer {dtype}"] = ("our_step:step", *problem, ours | computed)
         found[f"jaxformer documents {dtype}"] = ("our_step:step", *problem, packed | computed)
         found[f"plain JAX {dtype}"] = ("plain_jax:step", *problem, dtype)
+        if arguments.float8:
+            float8 = ours | computed | {"float8": True}
+            found[f"jaxformer float8 {dtype}"] = ("our_step:step", *problem, float8)
         for rival, compiled in RIVALS.items():
             found[f"{rival} {dtype}"] = ("torch_step:step", *problem, dtype, compiled)
     products = {f"product {dtype}": ("our_step:product", dtype) for dtype in arguments.dtypes}
