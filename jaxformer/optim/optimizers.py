@@ -223,10 +223,16 @@ class SGD(Optimizer):
 
 @dataclass(frozen=True)
 class Muon(Optimizer):
-    """Orthogonalized momentum for hidden matrices and AdamW for everything else, with one schedule.
+    r"""Orthogonalized momentum for hidden matrices, AdamW for everything else, with one schedule.
 
-    AdamW is used for lookup tables, an untied output head, norms and biases. Updates of matrices
-    are scaled to AdamW's root mean square, so AdamW's learning rates carry over.
+    .. math::
+      M_t = \beta M_{t-1} + (1 - \beta) G_t, \qquad
+      \Delta_t = r \sqrt{\max(m, n)} \; \mathrm{orthogonal}(M_t), \quad M_t \in R^{m \times n}
+
+    where a few Newton-Schulz iterations approximate the orthogonal factor. A matrix spans all
+    inputs and all outputs of one layer, regardless of the number of axes. AdamW is used for lookup
+    tables, an untied output head, norms and biases. Updates of matrices are scaled to AdamW's root
+    mean square, so AdamW's learning rates carry over.
 
     References:
         Jordan et al., Muon (https://kellerjordan.github.io/posts/muon);
@@ -256,60 +262,31 @@ class Muon(Optimizer):
         check_fields(self, newton_schulz_steps=at_least(1), update_rms=POSITIVE, eps=POSITIVE)
 
     def direction(self, axes: Any) -> optax.GradientTransformation:
-        """Applies `scale_by_muon` with these constants, and Adam to the remaining parameters."""
-        return scale_by_muon(
-            axes,
-            optax.scale_by_adam(self.beta1, self.beta2, self.eps),
-            momentum=self.momentum,
-            nesterov=self.nesterov,
-            newton_schulz_steps=self.newton_schulz_steps,
-            update_rms=self.update_rms,
+        """Orthogonalizes the momentum of hidden matrices; applies Adam to the other parameters."""
+
+        def dimension_numbers(path, names):
+            sides = hidden_matrix(path, names)
+            return MuonDimensionNumbers(*sides) if sides else optax.MaskedNode()
+
+        def scale(x, sides):
+            longest = max(math.prod(x.shape[i] for i in side) for side in sides)
+            return self.update_rms * math.sqrt(longest) * x
+
+        dimensions = map_axes(dimension_numbers, axes)
+        orthogonalise = optax.contrib.scale_by_muon(
+            ns_steps=self.newton_schulz_steps,
+            beta=self.momentum,
             eps=self.eps,
+            nesterov=self.nesterov,
+            weight_dimension_numbers=dimensions,
         )
-
-
-def scale_by_muon(
-    axes: Any,
-    others: optax.GradientTransformation,
-    *,
-    momentum: float,
-    nesterov: bool,
-    newton_schulz_steps: int,
-    update_rms: float,
-    eps: float,
-) -> optax.GradientTransformation:
-    r"""Replaces the momentum of each hidden matrix by the nearest orthogonal matrix.
-
-    .. math::
-      M_t = \beta M_{t-1} + (1 - \beta) G_t, \qquad
-      \Delta_t = r \sqrt{\max(m, n)} \; \mathrm{orthogonal}(M_t), \quad M_t \in R^{m \times n}
-
-    where a few Newton-Schulz iterations approximate the orthogonal factor. A matrix spans all
-    inputs and all outputs of one layer, regardless of the number of axes.
-    """
-
-    def dimension_numbers(path, names):
-        sides = hidden_matrix(path, names)
-        return MuonDimensionNumbers(*sides) if sides else optax.MaskedNode()
-
-    dimensions = map_axes(dimension_numbers, axes)
-    orthogonalise = optax.contrib.scale_by_muon(
-        ns_steps=newton_schulz_steps,
-        beta=momentum,
-        eps=eps,
-        nesterov=nesterov,
-        weight_dimension_numbers=dimensions,
-    )
-
-    def scale(x, sides):
-        longest = max(math.prod(x.shape[i] for i in side) for side in sides)
-        return update_rms * math.sqrt(longest) * x
-
-    rescale = optax.stateless(lambda updates, _: jax.tree.map(scale, updates, dimensions))
-    return optax.partition(
-        {"hidden": optax.chain(_placed_by_compiler(orthogonalise), rescale), "other": others},
-        map_axes(lambda *role: "hidden" if hidden_matrix(*role) else "other", axes),
-    )
+        rescale = optax.stateless(lambda updates, _: jax.tree.map(scale, updates, dimensions))
+        transformations = {
+            "hidden": optax.chain(_placed_by_compiler(orthogonalise), rescale),
+            "other": optax.scale_by_adam(self.beta1, self.beta2, self.eps),
+        }
+        labels = map_axes(lambda *role: "hidden" if hidden_matrix(*role) else "other", axes)
+        return optax.partition(transformations, labels)
 
 
 def _placed_by_compiler(inner):
