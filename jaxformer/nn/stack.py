@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import zip_longest
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +69,7 @@ class Block(nnx.Module):
         """`[B, T, D] -> [B, T, D]`; `key` is None in evaluation."""
         assert_axes(x=(x, "B T D"))
         assert_floating(x=x)
-        return self._arranged(x, self._maps(context, key))
+        return self._arranged(x, lambda i, x, key: self.sublayers[i](x, context, key), key)
 
     @property
     def names(self) -> list[str]:
@@ -96,38 +95,33 @@ class Block(nnx.Module):
         """`[B, T, D]` of the tokens of `context.chunk`, and the updated caches."""
         caches = list(caches)
 
-        def branch(x, index, sublayer, scale):
+        def run(i, x, key):
             # `residual` calls each branch once, with the residual stream alone.
-            with scope(self.names[index]), explained(sublayer):
-                y, caches[index] = sublayer.step(x, context, caches[index])
-                check_result(sublayer, y, x)
-            return self._scaled(y, scale)
+            y, caches[i] = self.sublayers[i].step(x, context, caches[i])
+            return y
 
-        maps = [
-            partial(branch, index=index, sublayer=sublayer, scale=scale)
-            for index, (sublayer, scale) in enumerate(zip_longest(self.sublayers, self.scales))
-        ]
-        return self._arranged(x, maps), caches
+        return self._arranged(x, run), caches
 
-    def _maps(self, context, key):
-        """The sublayers as functions of the stream alone."""
-        keys = split(key, len(self.sublayers))
-        return [
-            partial(self._branch, sublayer, context, k, scale, name)
-            for sublayer, k, scale, name in zip_longest(
-                self.sublayers, keys, self.scales, self.names
-            )
-        ]
+    def _arranged(self, x, run, key=None, last=None):
+        """Returns the arrangement of the sublayers, of which `run(i, x, key)` applies the i-th.
 
-    def _arranged(self, x, maps, last=None):
-        """The arrangement of maps of the stream, named; `last` maps what the last norm returns."""
-        names = self.names
+        `last` maps what the last norm returns.
+        """
+        names, keys = self.names, split(key, len(self.sublayers))
         # The stream is named after what it comes from: mid, mid_cross, post.
         streams = ["mid", *(f"mid_{name.removesuffix('_attn')}" for name in names[1:-1])]
         streams = [*streams[: len(names) - 1], "post"]
+
+        def branch(x, i):
+            inner, outer = split(keys[i], 2)
+            with scope(names[i]), explained(self.sublayers[i]):
+                y = run(i, x, inner)
+                check_result(self.sublayers[i], y, x)
+            return dropout(self._scaled(y, i), self.dropout, outer)
+
         branches = [
-            Branch(map, f"hook_{name}_out", f"hook_resid_{stream}")
-            for map, name, stream in zip(maps, names, streams, strict=True)
+            Branch(partial(branch, i=i), f"hook_{name}_out", f"hook_resid_{stream}")
+            for i, (name, stream) in enumerate(zip(names, streams, strict=True))
         ]
         norms = zip(self.residual.norm_names(len(names)), self.norms, strict=True)
         named = [partial(norm.named, name) for name, norm in norms]
@@ -138,16 +132,9 @@ class Block(nnx.Module):
         check_result(self.residual, y, x)
         return y
 
-    def _branch(self, sublayer, context, key, scale, name, x):
-        inner, outer = split(key, 2)
-        with scope(name), explained(sublayer):
-            y = sublayer(x, context, inner)
-            check_result(sublayer, y, x)
-        return dropout(self._scaled(y, scale), self.dropout, outer)
-
-    def _scaled(self, y, scale):
+    def _scaled(self, y, i):
         """A sublayer's output times its learned factors, if it has some, and the fixed one."""
-        y = y if scale is None else scaled(y, scale[...])
+        y = scaled(y, self.scales[i][...]) if self.scales else y
         fixed = self.residual.output_scale
         return y if fixed == 1 else y * jnp.asarray(fixed, y.dtype)
 
