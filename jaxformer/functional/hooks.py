@@ -22,7 +22,7 @@ HEADS, POSITIONS = -2, 1
 
 def zero() -> Hook:
     """Returns a hook that replaces an activation with zeros."""
-    return _Zero()
+    return jax.tree_util.Partial(jnp.zeros_like)
 
 
 def zero_head(*heads: int) -> Hook:
@@ -105,13 +105,6 @@ def at_positions(positions: tuple[int, ...], hook: Hook) -> Hook:
             position.
     """
     return _At(as_pytree(hook), _numbers("positions", positions), POSITIONS, "positions")
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class _Zero:
-    def __call__(self, x):
-        return jnp.zeros_like(x)
 
 
 @jax.tree_util.register_dataclass

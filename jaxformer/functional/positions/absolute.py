@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import SWITCH, Rule, above, at_least, is_integer, multiple_of
+from jaxformer.checks import SWITCH, above, at_least, between, multiple_of
 from jaxformer.functional.arrays import (
     assert_axes,
     assert_floating,
@@ -17,8 +17,6 @@ from jaxformer.functional.arrays import (
 )
 from jaxformer.functional.linear import lookup
 from jaxformer.functional.positions.rope import rotary_angles
-
-_BITS = Rule(lambda value: is_integer(value) and 1 <= value <= 31, "an integer from 1 to 31")
 
 
 def integer_code(positions: jax.Array, *, max_length: int) -> jax.Array:
@@ -49,7 +47,7 @@ def binary_code(positions: jax.Array, *, num_bits: int) -> jax.Array:
     """
     assert_axes(positions=(positions, "... T"))
     assert_integers(positions=positions)
-    num_bits = static("num_bits", num_bits, _BITS)
+    num_bits = static("num_bits", num_bits, between(1, 31))
     places = jnp.arange(num_bits, dtype=positions.dtype)
     places = places.reshape((1,) * positions.ndim + (num_bits,))
     return ((positions[..., None] >> places) & 1).astype(jnp.float32)
