@@ -87,13 +87,10 @@ def differentiable(
 
 
 def reversed_by(plain: Callable, fast: Callable) -> Callable:
-    """Combines `fast`, which has only a forward mode in JAX, with the reverse mode of `plain`.
+    """Returns `fast`, which has only a forward mode in JAX, with the reverse mode of `plain`.
 
     An example of `fast` is a loop of dynamic length. Results for which `plain` returns None have no
     derivative in reverse mode.
-
-    Returns:
-        A function with the signature of both.
     """
 
     def linearize(_, *args):
@@ -113,13 +110,10 @@ def reversed_by(plain: Callable, fast: Callable) -> Callable:
 
 
 def with_gradient_of(fast: Callable, plain: Callable, named: Callable) -> Callable:
-    """Combines the value and gradient of `fast` with all other derivatives of `plain`.
+    """Returns `fast`, with the derivatives of `plain` other than its value and gradient.
 
     An example of `fast` is an accelerator kernel. `named` names its value and its other residuals,
     so that a checkpoint policy can save them: see `saveable`.
-
-    Returns:
-        A function with the signature of both.
     """
 
     def gradient(args, _, cotangents):

@@ -123,12 +123,9 @@ ArrayLike = jax.Array | jax.ShapeDtypeStruct
 
 
 def transposed(kernel: jax.Array, outputs: tuple[int, ...]) -> Transposed:
-    """Transposes a kernel `[*layers, D, F]`, where F is the product of `outputs`.
+    """Returns a kernel `[*layers, D, F]` transposed, where F is the product of `outputs`.
 
     On a CPU, rows that would displace each other in the cache get a cache line of zeros.
-
-    Returns:
-        The kernel, with a matrix `[*layers, F, D + padding]`.
     """
     matrix = kernel.mT
     padding = _LINE // matrix.dtype.itemsize if platform() == "cpu" and _aliased(matrix) else 0
@@ -281,12 +278,9 @@ def dot(
     spec: PartitionSpec | None = None,
     dtype: DTypeLike | None = None,
 ) -> jax.Array:
-    """Computes `jax.lax.dot_general`, accumulated in at least float32, and integers in int32.
+    """Returns `jax.lax.dot_general`, accumulated in at least float32, and integers in int32.
 
     The result has the sharding `spec` and the dtype `dtype`; None is the accumulator's.
-
-    Returns:
-        The product.
     """
     operands = jnp.result_type(lhs, rhs)
     wide = jnp.int32 if jnp.issubdtype(operands, jnp.integer) else jnp.float32

@@ -103,16 +103,7 @@ def rms_norm(x: jax.Array, scale: jax.Array | None, *, eps: float, unit_offset: 
 
 
 def scaled(x: jax.Array, scale: jax.Array) -> jax.Array:
-    r"""Multiplies each channel by a learned factor (layer scale).
-
-    .. math:: y_d = \lambda_d x_d
-
-    Args:
-        x: `[..., D]`.
-        scale: Λ, `[D]`.
-
-    Returns:
-        `[..., D]` in the dtype of `x`.
+    """Returns `x` `[..., D]` with each channel times a learned factor `[D]` (layer scale).
 
     References:
         Touvron et al., Going deeper with Image Transformers (https://arxiv.org/abs/2103.17239).

@@ -100,15 +100,13 @@ def has_whole_rows(query: jax.Array, key: jax.Array, request: Request) -> bool:
 
 
 def in_mesh(attend, query, key, value, request, parts=in_order, turns=None):
-    """Runs `attend` on the rows, queries and heads of each device if the arrays are sharded.
+    """Returns `attend` of the rows, queries and heads of each device if the arrays are sharded.
 
     If they are sharded along time, the devices exchange time for heads where these suffice.
     Otherwise each gathers all keys of its rows, and `parts` says which queries it computes: those
     of its own shard (`in_order`), or as many early as late ones (`zigzag`). With `turns`, such as
-    `ring`, keys that are sharded along time are neither exchanged nor gathered.
-
-    Returns:
-        The outputs `[B, T, N, H']`, sharded as the queries.
+    `ring`, keys that are sharded along time are neither exchanged nor gathered. The outputs
+    `[B, T, N, H']` are sharded as the queries.
 
     References:
         Jacobs et al., DeepSpeed Ulysses (https://arxiv.org/abs/2309.14509).

@@ -18,37 +18,16 @@ from jaxformer.functional.derivatives import differentiable, product_rule
 
 
 def num_windows(length: int | jax.Array, size: int, stride: int) -> int | jax.Array:
-    r"""Returns how many windows a row has: the length of the result of a convolution.
-
-    .. math:: \lfloor (L - P) / s \rfloor + 1
-
-    Args:
-        length: L, a number or an int array.
-        size: P, the taps of the kernel.
-        stride: s, the distance between two windows.
-
-    Returns:
-        The number, 0 or less for a row that is shorter than a window.
-    """
+    """Returns how many windows a row has; 0 or less if it is shorter than one."""
     return (length - size) // stride + 1
 
 
 def windows(x: jax.Array, size: int, stride: int) -> jax.Array:
-    r"""Cuts rows into windows; a linear map of them is a convolution without padding.
+    r"""Returns the windows `[B, T, P, C]` of rows `[B, L, C]`: T of `num_windows`, P = `size`.
 
     .. math:: y_{b,\; t,\; p,\; c} = x_{b,\; t s + p,\; c}
 
-    Args:
-        x: `[B, L, C]`.
-        size: P, the taps of the kernel.
-        stride: s, the distance between two windows.
-
-    Returns:
-        `[B, T, P, C]`, with T of `num_windows`.
-
-    Raises:
-        AssertionError: The array has the wrong number of axes.
-        ArgumentError: The rows are shorter than a window.
+    with the stride s. A linear map of windows is a convolution without padding.
     """
     assert_axes(x=(x, "B L C"))
     size = static("size", size, at_least(1))
@@ -75,10 +54,6 @@ def grouped_convolution(x: jax.Array, kernel: jax.Array, *, groups: int) -> jax.
 
     Returns:
         `[B, T, D]`.
-
-    Raises:
-        AssertionError: Shapes do not fit together, or an array holds no floating-point numbers.
-        ArgumentError: The groups do not divide the channels.
     """
     sizes = assert_axes(x=(x, "B T D"))
     assert_floating(x=x, kernel=kernel)
@@ -135,19 +110,9 @@ _grouped = differentiable(
 
 
 def weight_norm(direction: jax.Array, magnitude: jax.Array) -> jax.Array:
-    r"""A kernel given by its direction and its length for each tap.
+    r"""Returns a kernel by its direction v `[P, C, O]` and its length g `[P]` for each tap.
 
     .. math:: W_{p c o} = g_p \, v_{p c o} / \lVert v_p \rVert
-
-    Args:
-        direction: v, `[P, C, O]`.
-        magnitude: g, `[P]`.
-
-    Returns:
-        `[P, C, O]`.
-
-    Raises:
-        AssertionError: Shapes do not fit together, or an array holds no floating-point numbers.
 
     References:
         Salimans and Kingma, Weight Normalization (https://arxiv.org/abs/1602.07868).
@@ -177,9 +142,6 @@ def channel_norm(
 
     Returns:
         `[B, T, C]` in the dtype of `x`.
-
-    Raises:
-        AssertionError: Shapes do not fit together, or an array has the wrong dtype.
 
     References:
         Wu and He, Group Normalization (https://arxiv.org/abs/1803.08494).

@@ -80,18 +80,7 @@ def normalize_waveform(
 
 
 def valid_positions(lengths: jax.Array | None, array: jax.Array) -> jax.Array:
-    """Returns bool `[B, T]`, which positions of a padded array belong to its rows.
-
-    Args:
-        lengths: int `[B]`, the positions of each row; None: all.
-        array: `[B, T, ...]`.
-
-    Returns:
-        bool `[B, T]`.
-
-    Raises:
-        AssertionError: The lengths are not an integer for each row.
-    """
+    """Returns bool `[B, T]`: which positions of `array` `[B, T, ...]` are below `lengths` `[B]`."""
     if lengths is None:
         return jnp.ones(array.shape[:2], bool)
     assert_axes({"B": array.shape[0]}, lengths=(lengths, "B"))

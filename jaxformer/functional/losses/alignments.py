@@ -7,13 +7,9 @@ from jaxformer.functional.arrays import assert_axes, assert_bool, assert_integer
 
 
 def frames_needed(labels: jax.Array, lengths: jax.Array) -> jax.Array:
-    """Returns how many frames an alignment of the labels has at least, int `[B]`.
+    """Returns how many frames an alignment of labels `[B, U]` has at least, int `[B]`.
 
-    That is one for each label, and one for the blank between two equal labels.
-
-    Args:
-        labels: int `[B, U]`.
-        lengths: int `[B]`, the labels of each row.
+    That is one for each label of a row, and one for the blank between two equal labels.
     """
     sizes = assert_axes(labels=(labels, "B U"))
     assert_axes(sizes, lengths=(lengths, "B"))
@@ -33,9 +29,6 @@ def collapsed(path: jax.Array, valid: jax.Array, *, blank: int) -> tuple[jax.Arr
 
     Returns:
         The labels, int `[B, T]` with blanks at the end, and their number, int `[B]`.
-
-    Raises:
-        AssertionError: Shapes do not fit together, or an array has the wrong dtype.
     """
     sizes = assert_axes(path=(path, "B T"))
     assert_axes(sizes, valid=(valid, "B T"))

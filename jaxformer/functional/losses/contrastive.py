@@ -27,9 +27,6 @@ def contrastive_loss(logits: jax.Array, weights: jax.Array | None = None) -> Los
     Returns:
         The sums over all pairs; the weight is the sum of the pairs' weights.
 
-    Raises:
-        AssertionError: Shapes do not fit together, or an array has the wrong kind of dtype.
-
     References:
         Radford et al., 2021 (https://arxiv.org/abs/2103.00020), figure 3; van den Oord et al., 2018
         (https://arxiv.org/abs/1807.03748), for InfoNCE.
@@ -59,9 +56,6 @@ def sigmoid_contrastive_loss(logits: jax.Array, weights: jax.Array | None = None
 
     Returns:
         The sums over all pairs; the weight is the sum of the pairs' weights.
-
-    Raises:
-        AssertionError: Shapes do not fit together, or an array has the wrong kind of dtype.
 
     References:
         Zhai et al., 2023 (https://arxiv.org/abs/2303.15343), equation 1.

@@ -152,16 +152,9 @@ def chunked_cross_entropy(
 
 
 def binary_cross_entropy(scores: jax.Array, targets: jax.Array) -> jax.Array:
-    r"""Binary cross-entropy from log-odds.
+    r"""Returns the binary cross-entropy of each element, from log-odds s and targets y.
 
     .. math:: -y \log \sigma(s) - (1 - y) \log (1 - \sigma(s)) = \log (1 + e^s) - s y
-
-    Args:
-        scores: s, of any shape.
-        targets: y, 0 or 1 or a probability, of the same shape.
-
-    Returns:
-        The loss of each element.
     """
     return jax.nn.softplus(scores) - scores * targets
 
@@ -169,12 +162,9 @@ def binary_cross_entropy(scores: jax.Array, targets: jax.Array) -> jax.Array:
 def map_chunks(
     function: Callable[..., jax.Array], *arrays: jax.Array, chunk_size: int
 ) -> jax.Array:
-    """Applies a position-wise function to chunks of the positions of arrays `[B, T, ...]`.
+    """Returns a position-wise function of arrays `[B, T, ...]`, computed in chunks of positions.
 
     The backward pass recomputes each chunk, so at most one is in memory.
-
-    Returns:
-        The results for all positions, `[B, T, ...]`.
     """
     recomputed = jax.checkpoint(function)
     sharded = spec_of(arrays[0])

@@ -25,10 +25,6 @@ def soft_divergence(student: jax.Array, teacher: jax.Array, *, temperature: floa
     Returns:
         float32 `[...]`.
 
-    Raises:
-        AssertionError: The shapes differ, or an array holds no floating-point numbers.
-        ArgumentError: The temperature is not positive, or not finite.
-
     References:
         Hinton et al., Distilling the Knowledge in a Neural Network
         (https://arxiv.org/abs/1503.02531).
@@ -54,9 +50,6 @@ def cosine_distance(student: jax.Array, teacher: jax.Array) -> jax.Array:
 
     Returns:
         float32 `[...]`.
-
-    Raises:
-        AssertionError: The shapes differ, or an array holds no floating-point numbers.
 
     References:
         Sanh et al., DistilBERT (https://arxiv.org/abs/1910.01108).

@@ -82,14 +82,7 @@ def rounded_alibi_bias(
 
     A constant added for all keys does not change the softmax, so this equals `-slope_n (q - k)` for
     k <= q, except for the rounding, which depends on the key's position instead of the distance.
-
-    Args:
-        slopes: [N].
-        query_positions: [B or 1, T] integer positions.
-        key_positions: [B or 1, S] integer positions.
-
-    Returns:
-        [B or 1, N, T, S] float32, the same for all queries.
+    The arguments and the result are those of `alibi_bias`.
 
     References: Almazrouei et al., 2023, https://arxiv.org/abs/2311.16867, whose smaller models use
         it.
