@@ -768,7 +768,7 @@ PARTS = {
     "softmax_blocks",
     "softmax_gradients",
     "by_group",
-    "request_gradient",
+    "gradients_by",
     "sinks_gradient",
     "rounded",
 }

@@ -312,9 +312,7 @@ def _push(residuals, tangents, *, blocks):
 
 
 def _pull(residuals, cotangent, *, blocks):
-    gradients = reversed_by(_plain_gradients, partial(softmax_gradients, blocks))
-    *of_inputs, of_bias, of_distances, of_sinks = gradients(residuals, cotangent)
-    return *of_inputs, request_gradient(residuals[3], of_bias, of_distances, of_sinks)
+    return gradients_by(_plain, partial(softmax_gradients, blocks), residuals, cotangent)
 
 
 _attend = differentiable(_value, _linearize, _push, _pull)
@@ -322,36 +320,26 @@ _attend = differentiable(_value, _linearize, _push, _pull)
 
 def _softmax(query_BKGTH, key_BKSH, value_BKSH, request, blocks):
     """Returns the output and the log-sum-exp of each query."""
+
     # JAX does not support reverse mode through a loop of dynamic length, as over the unmasked
     # blocks.
-    softmax = reversed_by(_plain_softmax, partial(softmax_blocks, blocks))
+    def plain(*inputs):
+        # The log-sum-exp is a residual without a derivative.
+        return _plain(*inputs), None
+
+    softmax = reversed_by(plain, partial(softmax_blocks, blocks))
     return softmax(query_BKGTH, key_BKSH, value_BKSH, request)
 
 
-def _plain_softmax(query_BKGTH, key_BKSH, value_BKSH, request):
-    """Returns the output of the reference; the log-sum-exp is a residual without a derivative."""
+def _plain(query_BKGTH, key_BKSH, value_BKSH, request):
+    """Returns the output of the reference."""
     *_, length, width = query_BKGTH.shape
     query_BTNH = jnp.moveaxis(query_BKGTH, 3, 1).reshape(len(query_BKGTH), length, -1, width)
     key_BSKH = key_BKSH.swapaxes(1, 2)
     value_BSKH = value_BKSH.swapaxes(1, 2)
     output_BTNH = reference.attend(query_BTNH, key_BSKH, value_BSKH, request)
     shape_BTKGH = (len(query_BKGTH), length, *query_BKGTH.shape[1:3], -1)
-    return jnp.moveaxis(output_BTNH.reshape(shape_BTKGH), 1, 3), None
-
-
-def _plain_gradients(residuals, cotangent):
-    """Returns the gradients of the reference, using only the inputs among the residuals."""
-    *inputs, request, trained_bias, _, _ = residuals
-
-    def output(query_BKGTH, key_BKSH, value_BKSH, trained, vectors, sinks):
-        bias = request.bias
-        if trained is not None:
-            bias = replace(bias, heads=trained) if isinstance(bias, Bias) else trained
-        asked = replace(request, bias=bias, distances=vectors, sinks=sinks)
-        return _plain_softmax(query_BKGTH, key_BKSH, value_BKSH, asked)[0]
-
-    given = (*inputs, trained_bias, request.distances, request.sinks)
-    return pulled(output, given, cotangent)
+    return jnp.moveaxis(output_BTNH.reshape(shape_BTKGH), 1, 3)
 
 
 def softmax_blocks(blocks, query_BKGTH, key_BKSH, value_BKSH, request):
@@ -459,12 +447,33 @@ def sinks_gradient(sinks_N, log_total: jax.Array, delta: jax.Array) -> jax.Array
     return -jnp.sum(weights * delta, axes).reshape(-1).astype(sinks_N.dtype)
 
 
-def request_gradient(request: Request, of_bias, of_distances, of_sinks) -> Request:
-    """Returns the gradient of a request, from those of its arrays."""
+def gradients_by(plain: Callable, fast: Callable, residuals: tuple, cotangent) -> tuple:
+    """Returns the gradients of queries, keys, values and request, by `fast`; in reverse by `plain`.
+
+    `plain` maps the inputs, the first of the residuals, to the output; `fast` maps residuals and
+    cotangent to the gradients of queries, keys, values, bias, distances and sinks.
+    """
+
+    def by_plain(residuals, cotangent):
+        *inputs, request, trained_bias, _, _ = residuals
+
+        def output(query, key, value, trained, vectors, sinks):
+            bias = request.bias
+            if trained is not None:
+                bias = replace(bias, heads=trained) if isinstance(bias, Bias) else trained
+            asked = replace(request, bias=bias, distances=vectors, sinks=sinks)
+            return plain(query, key, value, asked)
+
+        given = (*inputs, trained_bias, request.distances, request.sinks)
+        return pulled(output, given, cotangent)
+
+    found = reversed_by(by_plain, fast)(residuals, cotangent)
+    *of_inputs, of_bias, of_distances, of_sinks = found
+    request = residuals[3]
     if isinstance(request.bias, Bias):
         of_bias = replace(request.bias, heads=of_bias, query_positions=None, key_positions=None)
     rest = {"mask": None, "dropout": None, "distances": of_distances, "sinks": of_sinks}
-    return replace(request, bias=of_bias, **rest)
+    return *of_inputs, replace(request, bias=of_bias, **rest)
 
 
 def trained_array(request: Request, moves: Request) -> jax.Array | None:

@@ -18,7 +18,7 @@ from jaxformer.functional.attention import reference
 from jaxformer.functional.attention.blockwise import (
     Layout,
     by_group,
-    request_gradient,
+    gradients_by,
     scaled,
     sinks_gradient,
     softmax_blocks,
@@ -27,7 +27,7 @@ from jaxformer.functional.attention.blockwise import (
 )
 from jaxformer.functional.attention.devices import dealt, returned, starts_of
 from jaxformer.functional.attention.reference import LOWEST, Request
-from jaxformer.functional.derivatives import differentiable, pulled, pushed, reversed_by
+from jaxformer.functional.derivatives import differentiable, pushed, reversed_by
 from jaxformer.functional.positions.base import Bias
 
 
@@ -69,11 +69,8 @@ def _push(residuals, tangents, *, layout, time):
 
 
 def _pull(residuals, cotangent, *, layout, time):
-    gradients = reversed_by(
-        partial(_plain_gradients, layout, time), partial(_gradients, layout, time)
-    )
-    *of_inputs, of_bias, of_sinks = gradients(residuals, cotangent)
-    return *of_inputs, request_gradient(residuals[3], of_bias, None, of_sinks)
+    plain = partial(_plain, layout=layout, time=time)
+    return gradients_by(plain, partial(_gradients, layout, time), residuals, cotangent)
 
 
 _ring = differentiable(_value, _linearize, _push, _pull)
@@ -140,7 +137,7 @@ def _gradients(layout, time, residuals, cotangent):
     found = (of_query, of_key, of_value, of_bias)
     found = jax.tree.map(lambda gradient, x: gradient.astype(x.dtype), found, given)
     delta = jnp.sum(output.astype(accumulator) * cotangent.astype(accumulator), axis=-1)
-    return *found, sinks_gradient(request.sinks, log_total, delta)
+    return *found, None, sinks_gradient(request.sinks, log_total, delta)
 
 
 def _pairs(query, key, request, number, layout, time):
@@ -178,13 +175,3 @@ def _plain(query, key, value, request, layout, time):
         pair = request.block(start, length, 0, key.shape[1])
         outputs.append(layout.queries(reference.attend(layout.outputs(part), key, value, pair)))
     return jnp.stack(outputs)
-
-
-def _plain_gradients(layout, time, residuals, cotangent):
-    *inputs, request, trained, _, _ = residuals
-
-    def output(query, key, value, trained, sinks):
-        bias = request.bias if trained is None else replace(request.bias, heads=trained)
-        return _plain(query, key, value, replace(request, bias=bias, sinks=sinks), layout, time)
-
-    return pulled(output, (*inputs, trained, request.sinks), cotangent)
