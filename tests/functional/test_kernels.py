@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from jaxprs import equations
 
 from jaxformer.functional import linear
-from jaxformer.functional.linear import Adapted, Quantized, dequantized, quantized
+from jaxformer.functional.linear import (
+    Adapted,
+    Part,
+    Quantized,
+    Transposed,
+    dense,
+    dequantized,
+    quantized,
+)
 from jaxformer.functional.losses.cross_entropy import chunked_cross_entropy, cross_entropy
 
 pytestmark = pytest.mark.more
@@ -183,3 +191,17 @@ def test_shapes_that_do_not_fit():
     ):
         with pytest.raises(AssertionError):
             linear(x, kernel)
+
+
+def test_dense_is_the_kernel_that_linear_multiplies_with():
+    kernel, matrix = array(4, 2, 3), array(6, 4)
+    forms = {
+        "array": kernel,
+        "transposed": Transposed(matrix, (2, 3)),
+        "quantized": quantized(kernel, 1),
+        "part": Part(Transposed(matrix, (6,)), 1, (5,)),
+        "adapted": Adapted(kernel, array(4, 2), array(2, 2, 3), None, 0.5),
+    }
+    for name, form in forms.items():
+        rows = linear(jnp.eye(4), form)
+        np.testing.assert_allclose(dense(form, (4,)), rows, atol=1e-6, err_msg=name)

@@ -6,15 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 from float64 import filled, normalised, projected, stream
 from tiny_models import random_parameters, structure_of, tiny, tokens
 
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.sharding import batch_sharding, parameter_shardings
 from jaxformer.errors import ConfigError
-from jaxformer.functional import Mask, NoScaling, RMSNorm, RoPE, YaRN, causal
-from jaxformer.functional.linear import Adapted, Part, Transposed, dense, linear, quantized
+from jaxformer.functional import Mask, RMSNorm, RoPE, YaRN, causal
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.engine import Engine, row_keys
 from jaxformer.generation.inputs import Prompts
@@ -160,25 +158,6 @@ def test_on_several_devices_it_is_what_it_is_on_one():
     np.testing.assert_allclose(several.log_probs, one.log_probs, atol=1e-4)
 
 
-def test_dense_is_the_kernel_that_linear_multiplies_with():
-    random = np.random.default_rng(0)
-    kernel, a, b = (
-        jnp.asarray(random.normal(size=shape), jnp.float32)
-        for shape in ((4, 2, 3), (4, 2), (2, 2, 3))
-    )
-    matrix = kernel.reshape(4, 6).T
-    forms = {
-        "array": kernel,
-        "transposed": Transposed(matrix, (2, 3)),
-        "quantized": quantized(kernel, 1),
-        "part": Part(Transposed(matrix, (6,)), 1, (5,)),
-        "adapted": Adapted(kernel, a, b, None, 0.5),
-    }
-    for name, form in forms.items():
-        rows = linear(jnp.eye(4), form)
-        np.testing.assert_allclose(dense(form, (4,)), rows, atol=1e-6, err_msg=name)
-
-
 @pytest.mark.parametrize(
     ("settings", "changes", "field"),
     [
@@ -197,90 +176,3 @@ def test_what_does_not_fit_is_refused(settings, changes, field):
 def test_settings_out_of_range_are_refused(changes):
     with pytest.raises(ConfigError, match=next(iter(changes))):
         replace(LATENT, **changes)
-
-
-YARN = {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 16}
-YARN |= {"mscale": 1.0, "mscale_all_dim": 0.7}
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("version", ["v3 interleaved", "v3 halves", "v2"])
-@pytest.mark.parametrize("rope", [{"rope_type": "default"}, YARN], ids=["plain", "yarn"])
-@pytest.mark.parametrize("query_rank", [7, None])
-def test_outputs_and_gradients_are_those_of_transformers(version, rope, query_rank):
-    import torch
-    import transformers
-    from transformers.models.deepseek_v2 import modeling_deepseek_v2 as v2
-    from transformers.models.deepseek_v3 import modeling_deepseek_v3 as v3
-
-    name, module = ("V2", v2) if version == "v2" else ("V3", v3)
-    options = {"rope_interleave": version == "v3 interleaved"} if name == "V3" else {}
-    theirs = getattr(transformers, f"Deepseek{name}Config")(
-        hidden_size=24, num_attention_heads=6, num_key_value_heads=6, q_lora_rank=query_rank,
-        kv_lora_rank=6, qk_rope_head_dim=4, qk_nope_head_dim=6, v_head_dim=6, attention_bias=True,
-        rope_parameters={"rope_theta": THETA} | rope, max_position_embeddings=64, **options,
-    )  # fmt: skip
-    theirs._attn_implementation = "eager"
-    torch.manual_seed(0)
-    attention = getattr(module, f"Deepseek{name}Attention")(theirs, 0).eval()
-    for parameter in attention.parameters():
-        torch.nn.init.normal_(parameter, std=0.4)
-    positions = torch.tensor(np.asarray(POSITIONS))
-    x = torch.tensor(np.random.default_rng(1).normal(size=(2, T, 24)), dtype=torch.float32)
-    x.requires_grad_()
-    angles = getattr(module, f"Deepseek{name}RotaryEmbedding")(theirs)(x, positions)
-    blocked = torch.full((T, T), -torch.inf).triu(1)[None, None]
-    output = attention(x, position_embeddings=angles, attention_mask=blocked)[0]
-    cotangent = np.random.default_rng(2).normal(size=(2, T, 24)).astype(np.float32)
-    output.backward(torch.tensor(cotangent))
-
-    scaling = YaRN(40.0, 16, mscale=1.0, mscale_all_dim=0.7) if rope is YARN else NoScaling()
-    layout = "half" if version == "v3 halves" else "interleaved"
-    config = config_of(
-        replace(LATENT, rank=6, query_rank=query_rank, bias=True, norm=RMSNorm(eps=1e-6)),
-        model_dim=24, position=RoPE(theta=THETA, layout=layout, scaling=scaling),
-    )  # fmt: skip
-    sublayer = made(config)
-    graph, state = nnx.split(sublayer)
-    ours = {".".join(map(str, path)): leaf for path, leaf in nnx.to_flat_state(state)}
-
-    def arrays(take):
-        """Our parameters, from tensors or from their gradients."""
-        tensors = {k: take(v).numpy() for k, v in attention.named_parameters()}
-        heads = tensors.pop("kv_b_proj.weight").T.reshape(6, 6, 12)
-        tensors["key_up.weight"] = heads[..., :6].reshape(6, -1).T
-        tensors["value_up.weight"] = heads[..., 6:].reshape(6, -1).T
-        for leaf in ("weight", "bias"):
-            both = tensors.pop(f"kv_a_proj_with_mqa.{leaf}")
-            tensors |= {f"value.{leaf}": both[:6], f"key.{leaf}": both[6:]}
-        names = {
-            "q_proj": "query", "q_a_proj": "query", "q_a_layernorm": "query_norm",
-            "q_b_proj": "query_up", "kv_a_layernorm": "value_norm", "o_proj": "output",
-        }  # fmt: skip
-        found = {}
-        for path, tensor in tensors.items():
-            part, leaf = path.split(".")
-            own = f"attention.{names.get(part, part)}"
-            if leaf == "weight":
-                leaf = "kernel" if f"{own}.kernel" in ours else "scale"
-                tensor = tensor.T
-            found[f"{own}.{leaf}"] = tensor.reshape(ours[f"{own}.{leaf}"].shape)
-        return found
-
-    def run(parameters, x):
-        flat = [
-            (path, leaf.replace(parameters[".".join(map(str, path))]))
-            for path, leaf in nnx.to_flat_state(state)
-        ]
-        sublayer = nnx.merge(graph, nnx.from_flat_state(flat))
-        return sublayer(x, Context(positions=POSITIONS, mask=causal()), None)
-
-    mine, pull = jax.vjp(run, arrays(torch.Tensor.detach), jnp.asarray(x.detach().numpy()))
-    np.testing.assert_allclose(mine, output.detach().numpy(), atol=2e-5)
-    gradients, of_x = pull(jnp.asarray(cotangent))
-    expected = arrays(lambda parameter: parameter.grad)
-    assert gradients.keys() == expected.keys() == ours.keys()
-    for path, gradient in (gradients | {"x": of_x}).items():
-        wanted = x.grad.numpy() if path == "x" else expected[path]
-        scale = max(1.0, np.abs(wanted).max())
-        np.testing.assert_allclose(gradient, wanted, atol=2e-5 * scale, err_msg=path)
