@@ -57,47 +57,6 @@ def test_unknown_activation_names_the_nearest(name, nearest):
     assert nearest is None or f"did you mean {nearest!r}?" in str(error.value)
 
 
-@pytest.mark.parametrize("name", list(ACTIVATIONS))
-def test_plain_and_gated_forms(name):
-    x, w, act = normal(9, 2, 3, 6), weights(), activation(name)
-    up = x @ w["up"] + w["up_bias"][None, None]
-    gate = x @ w["gate"] + w["gate_bias"][None, None]
-    plain = act(up) @ w["down"] + w["down_bias"][None, None]
-    gated = act(gate) * up @ w["down"] + w["down_bias"][None, None]
-    without_gate = {k: v for k, v in w.items() if "gate" not in k}
-    np.testing.assert_allclose(
-        feed_forward(x, **without_gate, activation=act), plain, rtol=1e-5, atol=1e-5
-    )
-    np.testing.assert_allclose(feed_forward(x, **w, activation=act), gated, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.torch
-def test_swiglu_equals_transformers_llama_with_gradients():
-    import torch
-    from transformers import LlamaConfig
-    from transformers.models.llama.modeling_llama import LlamaMLP
-
-    w = {k: np.asarray(v) for k, v in weights().items() if not k.endswith("bias")}
-    x = np.asarray(normal(9, 2, 3, 6))
-    module = LlamaMLP(LlamaConfig(hidden_size=6, intermediate_size=10, num_attention_heads=1))
-    for name, kernel in w.items():
-        getattr(module, f"{name}_proj").weight.data = torch.tensor(kernel.T.copy())
-    inputs = torch.tensor(x, requires_grad=True)
-    output = module(inputs)
-    output.square().sum().backward()
-
-    def loss(x, w):
-        y = feed_forward(x, **w, activation=activation("silu"))
-        return jnp.sum(jnp.square(y)), y
-
-    (dx, dw), y = jax.grad(loss, argnums=(0, 1), has_aux=True)(jnp.asarray(x), w)
-    np.testing.assert_allclose(y, output.detach().numpy(), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(dx, inputs.grad.numpy(), rtol=1e-4, atol=1e-4)
-    for name, gradient in dw.items():
-        theirs = getattr(module, f"{name}_proj").weight.grad.numpy().T
-        np.testing.assert_allclose(gradient, theirs, rtol=1e-4, atol=1e-4)
-
-
 def test_bfloat16_stores_only_bfloat16_activations():
     x, w = normal(9, 2, 3, 6, dtype=jnp.bfloat16), weights()
     y, pullback = jax.vjp(lambda x: feed_forward(x, **w, activation=activation("silu")), x)

@@ -117,17 +117,6 @@ def test_scores_stay_below_the_bound(layout, pairs):
     assert np.all(np.abs(scores) <= bound * (1 + 1e-5) + 1e-5)
 
 
-def test_the_bound_is_that_of_the_paper():
-    rng = np.random.default_rng(3)
-    frequencies = inverse_frequencies(10_000.0, 6).astype(np.float64)
-    query, key = rng.normal(size=(2, 4, 6)).astype(np.float32)
-    h = (query[:, 0::2] + 1j * query[:, 1::2]) * (key[:, 0::2] - 1j * key[:, 1::2])
-    largest = np.abs(np.diff(h, axis=-1, append=0)).max(-1)
-    sums = np.abs(np.cumsum(np.exp(1j * DISTANCES[:, None] * frequencies), axis=-1)).sum(-1)
-    found = rope_score_bound(query, key, frequencies, DISTANCES, layout="interleaved")
-    np.testing.assert_allclose(found, largest[:, None] * sums, rtol=2e-5)
-
-
 @pytest.mark.parametrize("tolerance", [0.05, 0.12, 0.3])
 def test_the_first_return_equals_that_of_the_codes(tolerance):
     frequencies = sinusoidal_frequencies(4, 1000.0)
