@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from attention_cases import (
     BATCH,
     BOTH,
@@ -14,7 +13,7 @@ from attention_cases import (
     value_and_gradients,
 )
 
-from jaxformer.functional import DenseMask, KeyPadding, Segments, attention, causal, sliding_window
+from jaxformer.functional import DenseMask, attention, causal, sliding_window
 
 
 @BOTH
@@ -79,56 +78,6 @@ def test_grouped_heads_are_repeated_heads(implementation):
     )
     summed = [x.reshape(BATCH, 37, 2, 3, -1).sum(3) for x in whole[1:]]
     assert_trees_close((output, gradients), (expected, [whole[0], *summed]), 1e-6)
-
-
-@BOTH
-def test_a_window_of_everything_is_causal(implementation):
-    inputs = [jnp.asarray(x) for x in arrays(130, 130)[:3]]
-    windowed = forward(implementation, inputs, sliding_window(130))
-    np.testing.assert_array_equal(windowed, forward(implementation, inputs, causal()))
-
-
-@BOTH
-def test_packed_documents_are_separate_documents(implementation):
-    inputs = [jnp.asarray(x) for x in arrays(137, 137)[:3]]
-    ids = np.repeat([1, 2, 0], [50, 77, 10])
-    segments = jnp.asarray(np.tile(ids, (BATCH, 1)))
-    packed = forward(implementation, inputs, causal() & Segments(segments, segments))
-    for document in (1, 2):
-        alone = forward(implementation, [x[:, ids == document] for x in inputs], causal())
-        assert_trees_close(packed[:, ids == document], alone, 1e-6)
-    assert jnp.all(packed[:, ids == 0] == 0)
-
-
-@BOTH
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_changes_nothing(implementation, side):
-    inputs = [jnp.asarray(x) for x in arrays(20, 20)[:3]]
-    amount = ((0, 0), (9, 0) if side == "left" else (0, 9), (0, 0), (0, 0))
-    padded = [jnp.pad(x, amount, constant_values=7.0) for x in inputs]
-    real = np.pad(np.ones((1, 20), bool), amount[:2])
-    actual = forward(implementation, padded, causal() & KeyPadding(jnp.asarray(real)))
-    assert_trees_close(actual[:, real[0]], forward(implementation, inputs, causal()), 1e-6)
-
-
-@BOTH
-def test_without_positions_the_order_of_tokens_means_nothing(implementation):
-    query, key, value, _ = map(jnp.asarray, arrays(37, 130, heads=(4, 2)))
-    random = np.random.default_rng(5)
-    queries, keys = random.permutation(37), random.permutation(130)
-    expected = forward(implementation, (query, key, value), None)
-    actual = forward(implementation, (query[:, queries], key[:, keys], value[:, keys]), None)
-    assert_trees_close(actual, expected[:, queries], 1e-6)
-
-
-@BOTH
-def test_one_query_at_a_time_equals_all_at_once(implementation):
-    query, key, value, _ = map(jnp.asarray, arrays(6, 6, heads=(4, 2)))
-    expected = forward(implementation, (query, key, value), causal())
-    for index in range(6):
-        step = (query[:, index : index + 1], key, value)
-        actual = forward(implementation, step, causal(jnp.asarray(index)))
-        assert_trees_close(actual, expected[:, index : index + 1], 1e-6)
 
 
 def test_returned_weights_are_the_probabilities():

@@ -94,16 +94,6 @@ def test_blocks_are_what_the_whole_is(lengths, which, kind):
 
 
 @BOTH
-def test_vectors_of_zeros_are_plain_attention(implementation):
-    inputs = [jnp.asarray(x) for x in arrays(37, 130, heads=(4, 2))[:3]]
-    nothing = jax.tree.map(jnp.zeros_like, vectors(37, 130, (4, 2)))
-    actual = attention(
-        *inputs, distances=DistanceTerms(*nothing, 37), implementation=implementation
-    )
-    np.testing.assert_allclose(actual, attention(*inputs, implementation="reference"), atol=1e-6)
-
-
-@BOTH
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.quick("left-blockwise", "right-reference")
 def test_padding_changes_nothing(implementation, side):
@@ -123,16 +113,6 @@ def test_padding_changes_nothing(implementation, side):
     real = np.pad(np.ones((1, 20), bool), amount[:2])
     actual = found(padded, KeyPadding(jnp.asarray(real)))[:, real[0]]
     assert_trees_close(actual, found(inputs, None), 1e-6)
-
-
-def test_scores_of_a_part_are_part_of_the_scores():
-    """Those of the tokens from 3 to 8 in a row of 12 are those of a row of 6."""
-    query, key, *_ = map(jnp.asarray, arrays(12, 12))
-    of_keys, of_queries = vectors(12, 12, (2, 2))
-    whole = distance_scores(query, key, of_keys, of_queries)[:, :, 3:9, 3:9]
-    near = slice(11 - 5, 11 + 6)
-    part = distance_scores(query[:, 3:9], key[:, 3:9], of_keys[near], of_queries[near])
-    np.testing.assert_allclose(part, whole, atol=1e-5)
 
 
 def test_bfloat16_is_close_to_float32():

@@ -119,36 +119,6 @@ def test_the_bias_of_a_positional_scheme_is_added():
     close(actual, expected)
 
 
-@pytest.mark.parametrize("position", [NoPosition(), RoPE(theta=THETA)])
-def test_attention_to_itself_is_attention_to_the_same_keys(position):
-    module, x = made(position), stream(T)
-    itself = module(x, mask=causal(), positions=POSITIONS)
-    encoder_outputs = module(x, kv=x, mask=causal(), positions=POSITIONS, kv_positions=POSITIONS)
-    np.testing.assert_array_equal(itself, encoder_outputs)
-
-
-def test_grouped_heads_are_repeated_heads():
-    grouped, x = made(RoPE(theta=THETA), **BIASED), stream(T)
-    full = made(RoPE(theta=THETA), **BIASED, num_kv_heads=6)
-    for name in ("query", "output"):
-        setattr(full, name, getattr(grouped, name))
-    for name in ("key", "value"):
-        theirs, ours = getattr(grouped, name), getattr(full, name)
-        ours.kernel[...] = jnp.repeat(theirs.kernel[...], 3, axis=1)
-        ours.bias[...] = jnp.repeat(theirs.bias[...], 3, axis=0)
-    expected = grouped(x, mask=causal(), positions=POSITIONS)
-    actual = full(x, mask=causal(), positions=POSITIONS)
-    close(actual, expected)
-
-
-def test_query_and_key_norms_make_the_length_of_the_stream_irrelevant():
-    module, x = made(**{"self_attention.query_key_norm": RMSNorm(eps=1e-12)}), stream(T)
-    kv = stream(S, seed=2)
-    plain = module(x, kv=kv, mask=Mask(), positions=POSITIONS)
-    scaled = module(100 * x, kv=kv, mask=Mask(), positions=POSITIONS)
-    close(scaled, plain)
-
-
 @pytest.mark.parametrize("window", [1, 3, T, None])
 def test_a_window_is_the_latest_keys_among_those_the_context_allows(window):
     config = tiny(position=NoPosition(), **{"self_attention.output_bias": True})

@@ -101,13 +101,6 @@ def test_a_stream_that_no_norm_bounds_asks_for_a_final_norm(residual, formula, c
     np.testing.assert_array_equal(out, x / 50 if bounded else x)
 
 
-@each
-def test_arrangements_are_values(residual, formula, count, final_norm):
-    del formula, count, final_norm
-    assert residual == type(residual)(**vars(residual))
-    assert hash(residual) == hash(type(residual)(**vars(residual)))
-
-
 @pytest.mark.parametrize(
     "residual", [PreNorm(), PostNorm(), BranchNorm(), SandwichNorm(), Parallel(shared_norm=False)]
 )

@@ -139,8 +139,3 @@ def test_however_few_the_updates_one_has_the_peak_rate(schedule, total_steps):
     rates = schedule.build(total_steps)(np.arange(total_steps))
     assert np.isfinite(rates).all()
     assert max(rates) == np.float32(1e-3)
-
-
-def test_a_run_of_ten_updates_may_be_all_warmup():
-    rates = Linear(learning_rate=1.0, warmup_steps=10).build(10)(np.arange(10))
-    np.testing.assert_allclose(rates, np.arange(10) / 10, rtol=1e-7)
