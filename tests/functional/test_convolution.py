@@ -1,9 +1,9 @@
 """Convolutions over time: windows, grouped kernels, the weight norm, and the norm of channels."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from derivative_cases import convolution_by_taps
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,47 +39,11 @@ def test_a_row_shorter_than_a_window_is_refused():
         windows(jnp.zeros((1, 3, 2)), 4, 1)
 
 
-def reference(x, kernel, groups):
-    """A product for each tap and group."""
-    size, narrow, _ = kernel.shape
-    padded = jnp.pad(x, ((0, 0), (size // 2, size), (0, 0)))
-    shifted = [padded[:, tap : tap + x.shape[1]] for tap in range(size)]
-    owns = [slice(group * narrow, (group + 1) * narrow) for group in range(groups)]
-    return jnp.concatenate(
-        [
-            sum(taps[..., own] @ kernel[tap, :, own] for tap, taps in enumerate(shifted))
-            for own in owns
-        ],
-        axis=-1,
-    )
-
-
 @pytest.mark.parametrize(("size", "groups"), [(6, 3), (5, 1), (1, 2), (9, 6)])
 def test_a_grouped_convolution_is_one_for_each_group(size, groups):
     x, kernel = normal(2, 7, 6), normal(size, 6 // groups, 6, seed=1)
     found = grouped_convolution(x, kernel, groups=groups)
-    np.testing.assert_allclose(found, reference(x, kernel, groups), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("size", [6, 5])
-@pytest.mark.quick("5")
-def test_its_derivatives_in_both_modes(size):
-    x, kernel = normal(2, 7, 6), normal(size, 2, 6, seed=1)
-    weights = normal(2, 7, 6, seed=2)
-
-    def total(convolution):
-        return lambda x, kernel: jnp.sum(jnp.sin(convolution(x, kernel, groups=3)) * weights)
-
-    def derivatives(convolution):
-        of = total(convolution)
-        pull, push = jax.grad(of, (0, 1)), jax.jacfwd(of, (0, 1))
-        along = jax.jvp(pull, (x, kernel), (weights[..., ::-1], kernel[::-1]))
-        back = jax.grad(lambda x, kernel: sum(map(jnp.vdot, push(x, kernel), (x, kernel))), 1)
-        return *along, push(x, kernel), back(x, kernel)
-
-    own, plain = map(jax.tree.leaves, map(derivatives, (grouped_convolution, reference)))
-    for found, expected in zip(own, plain, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found, convolution_by_taps(x, kernel, groups), rtol=1e-5, atol=1e-5)
 
 
 def test_groups_must_divide_the_channels():
