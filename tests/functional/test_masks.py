@@ -1,3 +1,6 @@
+import operator
+from functools import reduce
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -110,41 +113,36 @@ def test_values_follow_the_definition(name):
     assert_same(actual, expected)
 
 
-@given(names=st.lists(st.sampled_from(sorted(SPECS)), min_size=1, max_size=3))
-def test_and_is_the_intersection(names):
-    mask, expected = Mask(), np.ones((1, T, S), bool)
-    for name in names:
-        mask, expected = mask & SPECS[name][0], expected & SPECS[name][1]
-    assert_same(values(mask, T, S), expected)
+several = st.lists(st.sampled_from(sorted(SPECS)), min_size=1, max_size=3)
+JOINS = {"and": operator.and_, "or": operator.or_}
 
 
-@given(names=st.lists(st.sampled_from(sorted(SPECS)), min_size=1, max_size=3))
-def test_or_is_the_union(names):
-    mask, expected = SPECS[names[0]]
-    for name in names[1:]:
-        mask, expected = mask | SPECS[name][0], expected | SPECS[name][1]
-    assert_same(values(mask, T, S), expected)
+def joined(names, join):
+    """The intersection or the union of specs, and that of their definitions."""
+    masks, expected = zip(*(SPECS[name] for name in names), strict=True)
+    return reduce(JOINS[join], masks), reduce(JOINS[join], expected)
 
 
-@given(
-    names=st.lists(st.sampled_from(sorted(SPECS)), min_size=1, max_size=3),
-    joined=st.sampled_from(["and", "or"]),
-    query_start=st.integers(0, T - 3),
-)
-def test_no_query_attends_outside_the_key_blocks(names, joined, query_start):
-    mask = SPECS[names[0]][0]
-    for name in names[1:]:
-        mask = mask & SPECS[name][0] if joined == "and" else mask | SPECS[name][0]
+@given(names=several, join=st.sampled_from(sorted(JOINS)))
+def test_and_is_the_intersection_and_or_the_union(names, join):
+    mask, expected = joined(names, join)
+    assert_same(values(mask & Mask(), T, S), expected)
 
+
+@given(names=several, join=st.sampled_from(sorted(JOINS)), query_start=st.integers(0, T - 3))
+def test_no_query_attends_outside_the_key_bounds_or_blocks(names, join, query_start):
     @jax.jit
-    def block_and_blocks(mask, query_start):
+    def part_of(mask, query_start):
         block = mask.block(query_start, 3, 0, S)
-        return block.values(3, S), block.key_blocks(3, S, 4)
+        return block.values(3, S), block.key_blocks(3, S, 4), block.key_bounds(3, S)
 
-    allowed, blocks = block_and_blocks(mask, query_start)
+    allowed, blocks, (low, high) = part_of(joined(names, join)[0], query_start)
     assert blocks.shape == (3,)
-    visited = np.repeat(np.asarray(blocks), 4)[:S]
-    assert not np.any(np.asarray(allowed)[:, :, ~visited])
+    assert 0 <= low <= S
+    assert high <= S
+    index = np.arange(S)
+    outside = ~np.repeat(np.asarray(blocks), 4)[:S] | (index < low) | (index >= high)
+    assert not np.any(np.asarray(allowed)[:, :, outside])
 
 
 @pytest.mark.parametrize("length", [5, 24, 61])
@@ -216,27 +214,6 @@ def test_padded_leaves_the_real_pairs_alone(name):
 )
 def test_the_grain_is_the_smaller_the_more_is_excluded(mask, grain):
     assert mask.grain(1000) == grain
-
-
-@given(
-    names=st.lists(st.sampled_from(sorted(SPECS)), min_size=1, max_size=3),
-    query_start=st.integers(0, T - 3),
-)
-def test_no_query_attends_outside_the_key_bounds(names, query_start):
-    mask = Mask()
-    for name in names:
-        mask &= SPECS[name][0]
-
-    @jax.jit
-    def block_and_bounds(mask, query_start):
-        block = mask.block(query_start, 3, 0, S)
-        return block.values(3, S), block.key_bounds(3, S)
-
-    allowed, (low, high) = block_and_bounds(mask, query_start)
-    assert 0 <= low <= S
-    assert high <= S
-    outside = (np.arange(S) < low) | (np.arange(S) >= high)
-    assert not np.any(np.asarray(allowed)[:, :, outside])
 
 
 @pytest.mark.parametrize("name", ["causal", "causal+rows", "window", "band", "padding", "dense"])
