@@ -191,34 +191,30 @@ def test_without_a_key_or_a_rate_nothing_is_dropped(rate, key):
     np.testing.assert_array_equal(writes(rate, key), 1)
 
 
+def of_two(**changes):
+    """A block of self-attention and a feed-forward layer, its input, and its parts as functions."""
+    config, x = tiny(**({"windows": (None,)} | changes)), problem()[0]
+    context = Context(jnp.arange(T)[None], causal())
+    keys = jax.random.split(KEY, 3)
+    sublayers = (SelfAttention(keys[0], config, RoPE()), FeedForward(keys[1], config))
+    block = Block(keys[2], config, sublayers)
+    return block, x, context, *(lambda x, f=f: f(x, context, None) for f in sublayers)
+
+
 @pytest.mark.more
 def test_layer_scale_multiplies_what_each_sublayer_adds():
-    config = tiny(residual=PreNorm(layer_scale=0.25), windows=(None,))
-    random, x = np.random.default_rng(3), problem()[0]
-    context = Context(jnp.arange(T)[None], causal())
-
-    def build(key):
-        keys = jax.random.split(key, 3)
-        sublayers = (SelfAttention(keys[0], config, RoPE()), FeedForward(keys[1], config))
-        return Block(keys[2], config, sublayers)
-
-    block = build(KEY)
+    block, x, context, attend, feed = of_two(residual=PreNorm(layer_scale=0.25))
+    random = np.random.default_rng(3)
     for scale in block.scales:
         np.testing.assert_array_equal(scale[...], np.full(20, 0.25))
         scale[...] = jnp.asarray(random.normal(size=20), jnp.float32)
-    attend, feed = (lambda x, f=f: f(x, context, None) for f in block.sublayers)
     first, second = (scale[...][None, None] for scale in block.scales)
     x1 = x + first * attend(block.norms[0](x))
     close(run(block, x, context), x1 + second * feed(block.norms[1](x1)))
 
 
 def test_residual_scale_multiplies_what_each_sublayer_adds():
-    config, x = tiny(residual=PreNorm(output_scale=0.25), windows=(None,)), problem()[0]
-    context = Context(jnp.arange(T)[None], causal())
-    keys = jax.random.split(KEY, 3)
-    sublayers = (SelfAttention(keys[0], config, RoPE()), FeedForward(keys[1], config))
-    block = Block(keys[2], config, sublayers)
-    attend, feed = (lambda x, f=f: f(x, context, None) for f in block.sublayers)
+    block, x, context, attend, feed = of_two(residual=PreNorm(output_scale=0.25))
     x1 = x + attend(block.norms[0](x)) / 4
     close(run(block, x, context), x1 + feed(block.norms[1](x1)) / 4)
 
@@ -236,22 +232,12 @@ class Weighted(Residual):
 
 
 def test_a_scale_that_a_users_arrangement_defines_is_applied_once():
-    config, x = tiny(windows=(None,)), problem()[0]
-    context = Context(jnp.arange(T)[None], causal())
-    keys = jax.random.split(KEY, 3)
-    sublayers = (SelfAttention(keys[0], config, RoPE()), FeedForward(keys[1], config))
-    blocks = [
-        Block(keys[2], replace(config, residual=residual), sublayers)
-        for residual in (Weighted(), PreNorm(output_scale=0.5))
-    ]
-    close(run(blocks[0], x, context), run(blocks[1], x, context))
+    block, x, context, *_ = of_two(residual=Weighted())
+    close(run(block, x, context), run(of_two(residual=PreNorm(output_scale=0.5))[0], x, context))
 
 
 def test_the_first_sublayer_may_read_the_stream_as_it_is():
-    config, x = tiny(residual=PreNorm(first_norm=False), windows=(None, None)), problem()[0]
-    context = Context(jnp.arange(T)[None], causal())
-    keys = jax.random.split(KEY, 3)
-    sublayers = (SelfAttention(keys[0], config, RoPE()), FeedForward(keys[1], config))
-    block = Block(keys[2], config, sublayers)
-    x1 = x + block.sublayers[0](x, context, None)
-    close(run(block, x, context), x1 + block.sublayers[1](block.norms[1](x1), context, None))
+    residual = PreNorm(first_norm=False)
+    block, x, context, attend, feed = of_two(residual=residual, windows=(None, None))
+    x1 = x + attend(x)
+    close(run(block, x, context), x1 + feed(block.norms[1](x1)))

@@ -28,15 +28,20 @@ LENGTH = 33
 BOTH = pytest.mark.parametrize("implementation", ["reference", "blockwise"])
 
 
-def sublayer_of(config):
-    """The self-attention of a model's first block, and the model."""
+def problem(config, mask=Mask(), rows=1):  # noqa: B008
+    """The self-attention of a model's first block, the context of whole rows, and states."""
     model = structure_of(config).module(random_parameters(config))
     transformer = getattr(model, "encoder", None) or model.transformer
-    return transformer.stack.layers()[0].sublayers[0], transformer
+    positions = jnp.arange(LENGTH)[None]
+    context = Context(positions, mask, bias=transformer.inputs.bias(positions))
+    x = jax.random.normal(jax.random.key(0), (rows, LENGTH, config.model_dim))
+    return transformer.stack.layers()[0].sublayers[0], context, x
 
 
-def states(dim, rows=3, seed=0):
-    return jax.random.normal(jax.random.key(seed), (rows, LENGTH, dim))
+def influence(sublayer, context, x):
+    """Whether the result of each token depends on each token, bool `[T, S]`."""
+    found = jax.jit(jax.jacfwd(lambda x: sublayer(x[None], context, None)[0]))(x[0])
+    return np.abs(found).max((1, 3)) > 0
 
 
 # BigBird ----------------------------------------------------------------------------------------
@@ -67,18 +72,12 @@ def test_short_rows_have_full_attention_and_long_ones_do_not(implementation):
     config = tiny_encoder(
         self_attention=BlockSparseAttention(3, 2), attention=implementation, num_layers=1
     )
-    sublayer, _ = sublayer_of(config)
+    sublayer, context, x = problem(config)
     assert config.self_attention.longest_full == 27
-
-    def influence(length):
-        x = states(config.model_dim, 1)[0, :length]
-        context = Context(jnp.arange(length)[None])
-        found = jax.jit(jax.jacfwd(lambda x: sublayer(x[None], context, None)[0]))(x)
-        return np.abs(found).max((1, 3)) > 0
-
-    assert influence(27).all()
-    found = influence(LENGTH)
-    np.testing.assert_array_equal(found, block_sparse(LENGTH, 3).values(LENGTH, LENGTH)[0])
+    short = Context(jnp.arange(27)[None])
+    assert influence(sublayer, short, x[:, :27]).all()
+    expected = block_sparse(LENGTH, 3).values(LENGTH, LENGTH)[0]
+    np.testing.assert_array_equal(influence(sublayer, context, x), expected)
 
 
 def test_a_decoder_cannot_have_sparse_attention_of_encoders():
@@ -123,12 +122,8 @@ def test_the_implementations_agree():
     segments = jnp.asarray(np.repeat([[1, 2, 3, 0]], [9, 14, 6, 4], axis=1).repeat(3, 0))
     found = []
     for implementation in ("reference", "blockwise"):
-        sublayer, transformer = sublayer_of(transient(implementation))
-        positions = jnp.arange(LENGTH)[None]
-        context = Context(
-            positions, Segments(segments, segments), bias=transformer.inputs.bias(positions)
-        )
-        x = states(transformer.stack.layers()[0].norms[0].dim)
+        mask = Segments(segments, segments)
+        sublayer, context, x = problem(transient(implementation), mask, rows=3)
 
         def output(x, context=context, sublayer=sublayer):
             return jnp.sum(jnp.sin(sublayer(x, context, None)) * (segments > 0)[..., None])
@@ -140,15 +135,9 @@ def test_the_implementations_agree():
 
 
 def test_packed_documents_do_not_see_one_another():
-    sublayer, transformer = sublayer_of(transient())
     documents = np.repeat([1, 2, 3, 0], [9, 14, 6, 4])
-    segments, positions = jnp.asarray(documents)[None], jnp.arange(LENGTH)[None]
-    context = Context(
-        positions, Segments(segments, segments), bias=transformer.inputs.bias(positions)
-    )
-    x = states(transformer.stack.layers()[0].norms[0].dim, 1)[0]
-    found = jax.jit(jax.jacfwd(lambda x: sublayer(x[None], context, None)[0]))(x)
-    moved = np.abs(found).max((1, 3)) > 0
+    segments = jnp.asarray(documents)[None]
+    moved = influence(*problem(transient(), Segments(segments, segments)))
     assert not np.any(moved & (documents[:, None] != documents))
     assert moved[9:23, 9:23].sum() > np.asarray(Band(2, 2).values(14, 14)).sum()
     np.testing.assert_array_equal(moved.any(1), documents > 0)
@@ -156,21 +145,15 @@ def test_packed_documents_do_not_see_one_another():
 
 def test_rows_shorter_than_a_block_have_a_window_alone():
     config = transient(self_attention=TransientGlobalAttention(LENGTH + 1))
-    sublayer, transformer = sublayer_of(config)
-    positions = jnp.arange(LENGTH)[None]
-    context = Context(positions, bias=transformer.inputs.bias(positions))
-    x = states(transformer.stack.layers()[0].norms[0].dim, 1)[0]
-    found = jax.jit(jax.jacfwd(lambda x: sublayer(x[None], context, None)[0]))(x)
     expected = Band(2, 2).values(LENGTH, LENGTH)[0]
-    np.testing.assert_array_equal(np.abs(found).max((1, 3)) > 0, expected)
+    np.testing.assert_array_equal(influence(*problem(config)), expected)
 
 
 def test_masks_that_are_no_padding_are_refused():
-    sublayer, transformer = sublayer_of(transient())
-    x, positions = states(transformer.stack.layers()[0].norms[0].dim), jnp.arange(LENGTH)[None]
+    sublayer, context, x = problem(transient(), rows=3)
     padded = KeyPadding(jnp.ones((3, LENGTH), bool))
     for mask in (Mask(), padded & padded):
-        jax.eval_shape(sublayer, x, Context(positions, mask), None)
+        jax.eval_shape(sublayer, x, Context(context.positions, mask), None)
     for mask in (causal(), padded & DenseMask(jnp.ones((1, LENGTH, LENGTH), bool))):
         with pytest.raises(ConfigError, match="TransientGlobalAttention"):
-            sublayer(x, Context(positions, mask), None)
+            sublayer(x, Context(context.positions, mask), None)
