@@ -203,7 +203,7 @@ def epsilon_filter(logits: jax.Array, epsilon: float) -> jax.Array:
     _assert_logits(logits)
     check_numbers(epsilon=(epsilon, PROBABILITY))
     probabilities = jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
-    return _keep(logits, (probabilities >= epsilon) | _is_largest(logits))
+    return _keep_probable(logits, probabilities, epsilon)
 
 
 def eta_filter(logits: jax.Array, epsilon: float) -> jax.Array:
@@ -233,7 +233,7 @@ def eta_filter(logits: jax.Array, epsilon: float) -> jax.Array:
     p = jnp.exp(log_p)
     negative_entropy = jnp.sum(jnp.where(p > 0, p * log_p, 0), axis=-1, keepdims=True)
     limit = jnp.minimum(epsilon, jnp.sqrt(jnp.float32(epsilon)) * jnp.exp(negative_entropy))
-    return _keep(logits, (p >= limit) | _is_largest(logits))
+    return _keep_probable(logits, p, limit)
 
 
 def ban_tokens(logits: jax.Array, tokens: Sequence[int]) -> jax.Array:
@@ -352,8 +352,10 @@ def _is_one_of(logits, name, tokens):
     return jnp.broadcast_to(found, logits.shape)
 
 
-def _is_largest(logits):
-    return logits >= jnp.max(logits, axis=-1, keepdims=True)
+def _keep_probable(logits, probabilities, limit):
+    """Excludes tokens whose probability is below a limit, but for the most probable one."""
+    probable = probabilities >= limit
+    return _keep(logits, probable | (logits >= jnp.max(logits, axis=-1, keepdims=True)))
 
 
 def _keep(logits, kept):
