@@ -60,17 +60,12 @@ class DisentangledSelfAttention(SelfAttention):
         std, bias = normal(config.init_std), terms.bias
         heads = {"heads": config.num_heads} | head
         kv_heads = {"kv_heads": config.kv_heads} | head
-        own = not terms.share_projections
-        self.position_key = (
-            Linear(keys[0], model, kv_heads, std, bias=bias and terms.key_bias)
-            if own and terms.content_to_position
-            else None
-        )
-        self.position_query = (
-            Linear(keys[1], model, heads, std, bias=bias)
-            if own and terms.position_to_content
-            else None
-        )
+        own_key = own_query = None
+        if terms.content_to_position and not terms.share_projections:
+            own_key = Linear(keys[0], model, kv_heads, std, bias=bias and terms.key_bias)
+        if terms.position_to_content and not terms.share_projections:
+            own_query = Linear(keys[1], model, heads, std, bias=bias)
+        self.position_key, self.position_query = own_key, own_query
         if terms.scale is None:
             self.attention.scale = terms.default_scale(config.head_width)
         self.terms, self.dropout = terms, config.dropout

@@ -139,8 +139,7 @@ def attention(
     attend = _choose(implementation, query, key, value, request)
     if attend is ring.attend:
         return in_mesh(blockwise.attend, query, key, value, request, turns=attend)
-    skips = attend is not reference.attend
-    parts = zigzag if skips and request.mask.grows else in_order
+    parts = zigzag if request.mask.grows and attend is not reference.attend else in_order
     return in_mesh(attend, query, key, value, request, parts)
 
 

@@ -33,27 +33,27 @@ def unsupported(query, key, value, request: Request) -> str | None:
     widest = 256 if capability >= (9, 0) else 128
     _, rest = _split(request.mask, query.shape[1], key.shape[1])
     odd = query.shape[1] % 2 or key.shape[1] % 2
-    reasons = {
-        "it needs an NVIDIA GPU of compute capability 8.0 or later": capability < (8, 0),
-        "it does not support a bias": request.bias is not None,
-        "it does not support distances": request.distances is not None,
-        "it does not support a soft-cap": request.softcap is not None,
-        "it does not support sinks": request.sinks is not None,
-        "its dropout differs from that of the other implementations": request.dropout is not None,
-        f"it needs bfloat16 or float16, not {query.dtype}": query.dtype
-        not in (jnp.bfloat16, jnp.float16),
-        "query, key and value must have the same dtype": not query.dtype
-        == key.dtype
-        == value.dtype,
-        f"it needs a head dim that is a multiple of 8 and at most {widest}, not {width}": width % 8
-        or width > widest,
-        f"it needs values as wide as the keys, not {value.shape[-1]}": value.shape[-1] != width,
-        "the queries are sharded along time, and their heads cannot be": not has_whole_rows(
-            query, key, request
+    half = query.dtype in (jnp.bfloat16, jnp.float16)
+    same = query.dtype == key.dtype == value.dtype
+    whole = has_whole_rows(query, key, request)
+    reasons = (
+        (capability < (8, 0), "it needs an NVIDIA GPU of compute capability 8.0 or later"),
+        (request.bias is not None, "it does not support a bias"),
+        (request.distances is not None, "it does not support distances"),
+        (request.softcap is not None, "it does not support a soft-cap"),
+        (request.sinks is not None, "it does not support sinks"),
+        (request.dropout is not None, "its dropout differs from that of the other implementations"),
+        (not half, f"it needs bfloat16 or float16, not {query.dtype}"),
+        (not same, "query, key and value must have the same dtype"),
+        (
+            width % 8 or width > widest,
+            f"it needs a head dim that is a multiple of 8 and at most {widest}, not {width}",
         ),
-        "this mask needs even lengths": odd and terms_of(rest),
-    }
-    return next((reason for reason, holds in reasons.items() if holds), None)
+        (value.shape[-1] != width, f"it needs values as wide as the keys, not {value.shape[-1]}"),
+        (not whole, "the queries are sharded along time, and their heads cannot be"),
+        (odd and terms_of(rest), "this mask needs even lengths"),
+    )
+    return next((reason for holds, reason in reasons if holds), None)
 
 
 def attend(query: jax.Array, key: jax.Array, value: jax.Array, request: Request) -> jax.Array:

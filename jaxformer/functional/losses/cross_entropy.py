@@ -374,12 +374,8 @@ def _linearize_chunked(moves, hidden, head, bias, weights, targets, *, chunk_siz
             # Otherwise the compiler reduces over devices only after the layers' backward pass,
             # during which each device keeps the full gradient.
             dhidden, dhead_DV = jax.lax.optimization_barrier((dhidden, dhead_DV))
-    gradients = (
-        dhidden,
-        dhead_DV,
-        dbias_V,
-        _joined(losses, hidden.shape[1]).astype(weights.dtype),
-    )
+    dweights = _joined(losses, hidden.shape[1]).astype(weights.dtype)
+    gradients = (dhidden, dhead_DV, dbias_V, dweights)
     return _sums(losses, metrics, chunks[2], chunks[1], head.shape[1]), gradients
 
 
