@@ -238,6 +238,10 @@ def test_no_buffer_holds_all_logits_and_they_are_computed_once():
     assert all(re.search(r"bf16>, tensor<.*bf16>\) -> tensor<.*f32>", line) for line in products)
 
 
+def mesh_of_eight():
+    return jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), (AxisType.Explicit,) * 3)
+
+
 SPECS = [
     (P(("data", "fsdp"), None, None), P(None, "tensor"), P("tensor")),
     (P(("data", "fsdp"), None, None), P("fsdp", "tensor"), P("tensor")),
@@ -255,8 +259,7 @@ def test_sharded_equals_unsharded(function, specs):
     expected = with_gradients(function, *arrays, targets=targets, weights=weights, **options)
     if function is dense:
         specs = (specs[0], P(None, specs[2][0] and "tensor"), P(specs[2][0] and "tensor"))
-    mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), (AxisType.Explicit,) * 3)
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(mesh_of_eight()):
         arrays = [jax.reshard(x, spec) for x, spec in zip(arrays, specs, strict=True)]
         rows = [jax.reshard(x, P(*specs[0][:2])) for x in (targets, weights)]
         actual = with_gradients(function, *arrays, targets=rows[0], weights=rows[1], **options)
@@ -266,19 +269,23 @@ def test_sharded_equals_unsharded(function, specs):
     assert isinstance(actual[0], LossSums)
 
 
-@pytest.mark.optimized
-def test_the_head_gradient_is_summed_over_devices_once():
-    mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), (AxisType.Explicit,) * 3)
+def traced_in_mesh(head_spec):
+    """The gradients of hidden states and a head, both cut by a mesh."""
     hidden, head, _, targets, weights = problem()
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(mesh_of_eight()):
         hidden = jax.reshard(hidden, P(("data", "fsdp"), None, None))
-        head = jax.reshard(head, P(None, "tensor"))
+        head = jax.reshard(head, head_spec)
         targets, weights = (jax.reshard(x, P(("data", "fsdp"), None)) for x in (targets, weights))
 
         def loss(hidden, head):
             return chunked_cross_entropy(hidden, head, targets, weights, chunk_size=3).loss
 
-        text = jax.jit(jax.grad(loss, (0, 1))).lower(hidden, head).compile().as_text()
+        return jax.jit(jax.grad(loss, (0, 1))).trace(hidden, head)
+
+
+@pytest.mark.optimized
+def test_the_head_gradient_is_summed_over_devices_once():
+    text = traced_in_mesh(P(None, "tensor")).lower().compile().as_text()
     body, shape = None, rf"f32\[{D},{V // 2}\]"
     where = []
     for line in text.splitlines():
@@ -291,18 +298,7 @@ def test_the_head_gradient_is_summed_over_devices_once():
 
 @pytest.mark.parametrize(("head_spec", "waits"), [(P("fsdp", "tensor"), True), (P(), False)])
 def test_the_whole_gradient_of_a_head_that_is_cut_does_not_wait(head_spec, waits):
-    mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), (AxisType.Explicit,) * 3)
-    hidden, head, _, targets, weights = problem()
-    with jax.set_mesh(mesh):
-        hidden = jax.reshard(hidden, P(("data", "fsdp"), None, None))
-        head = jax.reshard(head, head_spec)
-        targets, weights = (jax.reshard(x, P(("data", "fsdp"), None)) for x in (targets, weights))
-
-        def loss(hidden, head):
-            return chunked_cross_entropy(hidden, head, targets, weights, chunk_size=3).loss
-
-        equations = jax.make_jaxpr(jax.grad(loss, (0, 1)))(hidden, head).eqns
+    equations = traced_in_mesh(head_spec).jaxpr.eqns
     barriers = [each for each in equations if each.primitive.name == "optimization_barrier"]
-    assert [[x.aval.shape for x in each.invars] for each in barriers] == [
-        [hidden.shape, head.shape]
-    ] * waits
+    found = [[x.aval.shape for x in each.invars] for each in barriers]
+    assert found == [[(B, T, D), (D, V)]] * waits

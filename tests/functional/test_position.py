@@ -179,21 +179,16 @@ def test_bias_is_the_pure_function(scheme):
 def test_block_is_a_slice_of_the_values(scheme, query_start, key_start, rows):
     queries = jax.random.randint(jax.random.key(1), (rows, 10), 0, 100)
     keys = jax.random.randint(jax.random.key(2), (1, 14), 0, 100)
-    bias = scheme.bias(queries, keys, num_heads=3, table=_table(scheme, 3))
+    bias = scheme.bias(queries, keys, num_heads=N, table=table_of(scheme))
 
     @jax.jit
     def block(bias, query_start, key_start):
         return bias.block(query_start, 3, key_start, 5).values()
 
     whole = bias.values()
-    chex.assert_shape(whole, (rows, 3, 10, 14))
+    chex.assert_shape(whole, (rows, N, 10, 14))
     expected = whole[:, :, query_start : query_start + 3, key_start : key_start + 5]
     np.testing.assert_array_equal(block(bias, query_start, key_start), expected)
-
-
-def _table(scheme, num_heads):
-    declared = scheme.table(model_dim=D, num_heads=num_heads)
-    return None if declared is None else jax.random.normal(jax.random.key(4), declared[0])
 
 
 def test_bias_is_a_pytree_whose_scheme_is_static():
