@@ -16,7 +16,7 @@ from jaxformer.io.serialization import from_json, to_json
 from jaxformer.nn import Context, Stack
 from jaxformer.nn.config import RematNames
 
-B, T, L = 2, 9, 3
+B, T, L = 5, 9, 3
 POLICIES = {
     "kernel": RematNames(save=("attention_context",)),
     "products": RematNames(save=("query_key_value", "mlp_hidden")),
@@ -70,21 +70,29 @@ def numbers_of_a_token(config):
     }
 
 
-def kept_bytes(remat):
-    """Of what each layer of a scanned stack really keeps, parameters aside."""
+def kept_bytes(remat, scan):
+    """Of what each layer of a stack really keeps, parameters aside."""
     config = config_with(remat)
     x = jax.ShapeDtypeStruct((B, T, config.model_dim), jnp.float32)
     stack = jax.eval_shape(stack_of(config))
-    pullback = jax.eval_shape(lambda *args: jax.vjp(partial(run, remat=remat), *args)[1], stack, x)
-    arrays = [a for a in jax.tree.leaves(pullback) if a.shape[:2] == (L, B)]
+    runs = partial(run, remat=remat, scan=scan)
+    pullback = jax.eval_shape(lambda *args: jax.vjp(runs, *args)[1], stack, x)
+    tokens = (L, B) if scan else (B,)
+    arrays = [a for a in jax.tree.leaves(pullback) if a.shape[: len(tokens)] == tokens]
     return sum(a.size * a.dtype.itemsize for a in arrays) // L
 
 
-@pytest.mark.parametrize("remat", ["full", *POLICIES.values()], ids=["full", *POLICIES])
-def test_a_layer_keeps_its_input_and_what_is_named(remat):
-    names = {"block_input"} if remat == "full" else {"block_input", *remat.save, *remat.offload}
-    numbers = numbers_of_a_token(config_with(remat))
-    assert kept_bytes(remat) == 4 * B * T * sum(numbers[name] for name in names)
+KEPT = {"full": set(), "dots": {"query_key_value", "attention_output", "mlp_hidden"}} | {
+    name: {*policy.save, *policy.offload} for name, policy in POLICIES.items()
+}
+
+
+@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize("name", KEPT)
+def test_a_layer_keeps_its_input_and_what_is_named(name, scan):
+    numbers = numbers_of_a_token(config_with("none"))
+    kept = sum(numbers[each] for each in {"block_input"} | KEPT[name])
+    assert kept_bytes(POLICIES.get(name, name), scan) == 4 * B * T * kept
 
 
 def test_what_is_offloaded_waits_on_the_host():

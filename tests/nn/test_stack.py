@@ -1,4 +1,4 @@
-"""The Stack: scanned, unrolled or a loop over blocks apart, it is the same; remat saves memory."""
+"""The Stack: scanned, unrolled or a loop over blocks apart, it is the same."""
 
 from functools import lru_cache, partial
 
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from flax import nnx
 from jaxprs import equations
-from tiny_models import tiny
 
 from jaxformer.functional import causal, dropout
 from jaxformer.nn import Context, Linear, Stack
@@ -16,7 +15,6 @@ from jaxformer.nn.layers import normal
 
 KEY, DROPOUT_KEY = jax.random.key(0), jax.random.key(1)
 T, L, D = 7, 4, 20
-REMAT = ["none", "dots", "full"]
 
 
 class Toy(nnx.Module):
@@ -128,38 +126,6 @@ def test_a_scanned_program_does_not_grow_with_depth(shifts, remat):
 
     assert size(8, True) == size(12, True)
     assert size(12, False) > 2 * size(4, False)
-
-
-def kept(remat, scan):
-    """What the forward pass of real blocks keeps for the backward pass, parameters aside."""
-    config = tiny(num_layers=L, compute_dtype="bfloat16")
-    block = partial(config.block.build, sublayers=config.sublayers)
-    group = (partial(block, config=config, position=config.position, window=None),)
-    stack = jax.eval_shape(lambda: Stack(KEY, L, group))
-    x, context = problem()
-
-    def backward(stack, x):
-        run = partial(Stack.__call__, key=None, scan=scan, remat=remat)
-        return jax.vjp(lambda stack, x: run(stack, x, context), stack, x)[1]
-
-    arrays = jax.tree.leaves(jax.eval_shape(backward, stack, x.astype(jnp.bfloat16)))
-    per_layer = (L, 2, T) if scan else (2, T)
-    return [a for a in arrays if a.shape[: len(per_layer)] == per_layer]
-
-
-def total_bytes(arrays):
-    return sum(a.size * a.dtype.itemsize for a in arrays)
-
-
-@pytest.mark.parametrize("scan", [False, True])
-def test_remat_keeps_the_input_of_each_layer_or_also_the_products(scan):
-    none, dots, full = (kept(remat, scan) for remat in REMAT)
-    layer_inputs = 2 * L * 2 * T * D
-    assert layer_inputs <= total_bytes(full) <= 1.3 * layer_inputs
-    # Query, key, value, the attention's output, gate and up, and perhaps down: in bfloat16.
-    products = 2 * L * 2 * T * (6 * 4 + 2 * 2 * 4 + D + 2 * 14)
-    assert products <= total_bytes(dots) - total_bytes(full) <= products + layer_inputs
-    assert total_bytes(dots) < total_bytes(none)
 
 
 def has_axes(x):
