@@ -49,17 +49,17 @@ MORE = tuple(
 )
 
 
-def mesh(parts, tensor=1):
+def mesh(parts, rows=1, heads=1):
     names = ("data", "sequence", "tensor")
-    return jax.make_mesh((1, parts, tensor), names, axis_types=(AxisType.Explicit,) * 3)
+    return jax.make_mesh((rows, parts, heads), names, axis_types=(AxisType.Explicit,) * 3)
 
 
 def put(x, *spec):
     return jax.device_put(x, NamedSharding(jax.sharding.get_mesh(), P(*spec)))
 
 
-def assert_equals_one_device(case, num_keys=LENGTH, rows=None, heads=None, sizes=None):
-    """Compares outputs and gradients, and returns those of the mesh."""
+def assert_equals_one_device(case, num_keys=LENGTH, beside=False):
+    """Compares outputs and gradients with those of a mesh, perhaps cut along rows and heads too."""
     parts, implementation, mask_kind, bias_kind, num_heads, rate = case
     *inputs, cotangent = arrays(LENGTH, num_keys, num_heads)
     mask = random_mask(mask_kind, LENGTH, num_keys)
@@ -67,9 +67,8 @@ def assert_equals_one_device(case, num_keys=LENGTH, rows=None, heads=None, sizes
     bias = bias.astype(jnp.float32) if bias_kind == "array" else bias
     options = {"mask": mask, "dropout_rate": rate, "dropout_key": jax.random.key(3)}
     expected = value_and_gradients(implementation, inputs, cotangent, bias, **options)
-    names = ("data", "sequence", "tensor")
-    sizes = (1, parts, 1) if sizes is None else sizes
-    with jax.set_mesh(jax.make_mesh(sizes, names, axis_types=(AxisType.Explicit,) * 3)):
+    rows, heads = ("data", "tensor") if beside else (None, None)
+    with jax.set_mesh(mesh(parts, BATCH, 2) if beside else mesh(parts)):
         key_time = None if num_keys % parts else "sequence"
         times = ("sequence", key_time, key_time, "sequence")
         *inputs, cotangent = (
@@ -101,8 +100,7 @@ def test_every_mask_and_bias(case):
 @pytest.mark.parametrize("num_heads", [(6, 2), (8, 4), (8, 2)], ids=["keys", "heads", "copies"])
 @pytest.mark.quick("heads")
 def test_beside_axes_of_rows_and_heads(num_heads):
-    case = (2, "blockwise", "segments", "t5", num_heads, 0.2)
-    assert_equals_one_device(case, rows="data", heads="tensor", sizes=(BATCH, 2, 2))
+    assert_equals_one_device((2, "blockwise", "segments", "t5", num_heads, 0.2), beside=True)
 
 
 @pytest.mark.parametrize("implementation", ["blockwise", "ring"])
@@ -118,8 +116,7 @@ def test_cross_attention_around_a_ring(num_keys):
 
 @pytest.mark.slow
 def test_a_ring_beside_axes_of_rows_and_heads():
-    case = (2, "ring", "segments", "t5", (8, 4), 0.2)
-    assert_equals_one_device(case, rows="data", heads="tensor", sizes=(BATCH, 2, 2))
+    assert_equals_one_device((2, "ring", "segments", "t5", (8, 4), 0.2), beside=True)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -200,46 +197,30 @@ def test_the_probabilities_are_those_of_one_device():
         np.testing.assert_allclose(weights(inputs, jax.random.key(3)), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("num_heads", [(8, 4), (8, 2)])
-def test_heads_that_suffice_are_exchanged_for_time(num_heads):
-    *inputs, _ = arrays(LENGTH, LENGTH, num_heads)
-    with jax.set_mesh(jax.make_mesh((4,), ("sequence",), axis_types=(AxisType.Explicit,))):
-        placed = [put(x, None, "sequence", None, None) for x in inputs]
-        run = jax.jit(jax.grad(lambda x: attention(*x, mask=causal()).sum()))
-        text = run.lower(placed).compile().as_text()
-    found = re.findall(r" (all-[a-z-]+|reduce-scatter|collective-permute)\(", text)
-    assert set(found) == {"all-to-all"}, found
+EXCHANGES = {
+    "enough heads": ("blockwise", (8, 4), causal(), {"all-to-all"}),
+    "enough copies": ("blockwise", (8, 2), causal(), {"all-to-all"}),
+    "early and late": (
+        *("blockwise", (6, 2), causal()),
+        {"all-gather", "reduce-scatter", "collective-permute"},
+    ),
+    "window": ("blockwise", (6, 2), sliding_window(9), {"all-gather", "reduce-scatter"}),
+    "all pairs": ("blockwise", (6, 2), None, {"all-gather", "reduce-scatter"}),
+    "ring": ("ring", (4, 4), causal(), {"collective-permute"}),
+}
 
 
 @pytest.mark.parametrize(
-    ("mask", "moves"), [(causal(), True), (sliding_window(9), False), (None, False)]
+    ("implementation", "num_heads", "mask", "expected"), EXCHANGES.values(), ids=EXCHANGES
 )
-def test_keys_are_gathered_and_their_gradients_scattered(mask, moves):
-    *inputs, cotangent = arrays(LENGTH, LENGTH, (6, 2))
+def test_what_devices_exchange(implementation, num_heads, mask, expected):
+    """Heads for time; or keys, which are gathered, or go around a ring and are never whole."""
+    *inputs, cotangent = arrays(LENGTH, LENGTH, num_heads)
 
     @jax.jit
     def gradients(inputs, cotangent):
         def output(*inputs):
-            return attention(*inputs, mask=mask, implementation="blockwise")
-
-        return jax.vjp(output, *inputs)[1](cotangent)
-
-    with jax.set_mesh(mesh(4)):
-        placed = [put(x, None, "sequence", None, None) for x in (*inputs, cotangent)]
-        text = gradients.lower(tuple(placed[:3]), placed[3]).compile().as_text()
-    found = re.findall(r" = \S+ (all-[a-z]+|reduce-scatter|collective-permute)\(", text)
-    permuted = {"collective-permute"} if moves else set()
-    assert set(found) == {"all-gather", "reduce-scatter"} | permuted, found
-    assert found.count("reduce-scatter") <= 2
-
-
-def test_keys_go_around_a_ring_and_are_never_whole():
-    *inputs, cotangent = arrays(LENGTH, LENGTH, (4, 4))
-
-    @jax.jit
-    def gradients(inputs, cotangent):
-        def output(*inputs):
-            return attention(*inputs, mask=causal(), implementation="ring")
+            return attention(*inputs, mask=mask, implementation=implementation)
 
         return jax.vjp(output, *inputs)[1](cotangent)
 
@@ -247,7 +228,8 @@ def test_keys_go_around_a_ring_and_are_never_whole():
         placed = [put(x, None, "sequence", None, None) for x in (*inputs, cotangent)]
         text = gradients.lower(tuple(placed[:3]), placed[3]).compile().as_text()
     found = re.findall(r" (all-[a-z-]+|reduce-scatter|collective-permute)\(", text)
-    assert set(found) == {"collective-permute"}, found
+    assert set(found) == expected, found
+    assert found.count("reduce-scatter") <= 2
 
 
 @pytest.mark.more
