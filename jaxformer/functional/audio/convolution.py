@@ -104,9 +104,7 @@ def _pull(residuals, cotangent, *, groups):
     return dx, dkernel.reshape(kernel.shape).astype(kernel.dtype)
 
 
-_grouped = differentiable(
-    lambda x, kernel, *, groups: _convolved(x, kernel, groups), _linearized, _push, _pull
-)
+_grouped = differentiable(_convolved, _linearized, _push, _pull)
 
 
 def weight_norm(direction: jax.Array, magnitude: jax.Array) -> jax.Array:
