@@ -69,7 +69,7 @@ def test_a_table_names_sounds(folder, tmp_path):
 def test_a_long_sound_is_cut_somewhere(folder, tmp_path):
     own = data(folder, normalize=False, validation=str(folder / "sounds"))
     examples = own.prepare(tmp_path / "run").train.examples
-    whole = read_sound(examples.recordings[-1].file, 16_000)
+    whole = read_sound(examples.clips[-1].file, 16_000)
     assert examples.sizes[-1] == 3200 < len(whole)
     cuts = [examples.read(7, np.random.default_rng(seed))["waveforms"][:3200] for seed in range(5)]
     views = np.lib.stride_tricks.sliding_window_view(whole, 3200)

@@ -1,7 +1,7 @@
 """Clips with what is said in them, from a table."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import ClassVar
 
@@ -12,7 +12,6 @@ from jaxformer.data.bad_rows import map_rows
 from jaxformer.data.buckets import SizedExamples
 from jaxformer.data.dataset import padded
 from jaxformer.data.sound import read_sound
-from jaxformer.data.tasks.images.pixels import keep_preprocessor
 from jaxformer.data.tasks.sounds.features import WaveformFeatures
 from jaxformer.data.tasks.sounds.spelling import LIKE_LIBRISPEECH, Spelling
 from jaxformer.data.tasks.sounds.table import Clip, ClipTable
@@ -71,7 +70,6 @@ class Clips(ClipTable):
 
     @property
     def form(self) -> WaveformFeatures:
-        """How sounds are read."""
         return WaveformFeatures(self.sampling_rate, self.normalize)
 
     @property
@@ -110,18 +108,10 @@ class Clips(ClipTable):
                 )
         return encoded
 
-    def prepare(self, folder):
-        """Keeps how sounds are read beside the tokenizer, and says how much is padding."""
-        found = super().prepare(folder)
-        keep_preprocessor(folder, self.form.preprocessor())
-        seconds = ", ".join(f"{x / self.sampling_rate:.1f}" for x in found.train.lengths)
-        padding = f"{found.train.padding:.0%} padding, in lengths of {seconds} seconds"
-        lines = [
-            *found.sides(),
-            ("clips", padding),
-            ("error rates", f"of texts in {self.spelling}"),
-        ]
-        return replace(found, summary=tuple(lines))
+    def described(self, train):
+        seconds = ", ".join(f"{x / self.sampling_rate:.1f}" for x in train.lengths)
+        padding = f"{train.padding:.0%} padding, in lengths of {seconds} seconds"
+        return [("clips", padding), ("error rates", f"of texts in {self.spelling}")]
 
 
 class ClipExamples(SizedExamples):

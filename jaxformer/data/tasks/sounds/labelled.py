@@ -1,7 +1,7 @@
 """Clips with a label each, from a table."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import jax
@@ -9,12 +9,9 @@ import numpy as np
 
 from jaxformer.checks import POSITIVE, at_least, check_fields
 from jaxformer.data.bad_rows import map_rows
-from jaxformer.data.buckets import SizedExamples
 from jaxformer.data.labels import Classes, in_order, label_of
-from jaxformer.data.sound import read_sound
-from jaxformer.data.tasks.images.pixels import keep_preprocessor
 from jaxformer.data.tasks.sounds.features import SoundForm
-from jaxformer.data.tasks.sounds.table import Clip, ClipTable
+from jaxformer.data.tasks.sounds.table import Clip, ClipTable, CutClips
 from jaxformer.errors import DataError
 
 LABEL_COLUMNS = (("label",), ("labels",), ("class",), ("category",), ("intent",), ("genre",))
@@ -107,21 +104,14 @@ class LabelledClips(ClipTable):
         kept = map_rows(numbers, rows, self.on_bad_row, "labels")
         return LabelledClipExamples(self, *kept, at_random)
 
-    def prepare(self, folder):
-        """Finds the clips; keeps the labels' names, and how sounds are read."""
-        found = super().prepare(folder)
-        keep_preprocessor(folder, self.form.preprocessor())
+    def described(self, train):
         seconds = f"of at most {self.longest / self.sampling_rate:,.2f} seconds"
-        padding = getattr(found.train, "padding", None)
-        more = "" if padding is None else f", {padding:.0%} padding"
-        return replace(found, summary=(*found.sides(), ("clips", seconds + more)))
+        padding = getattr(train, "padding", None)
+        return [("clips", seconds + ("" if padding is None else f", {padding:.0%} padding"))]
 
 
-class LabelledClipExamples(SizedExamples):
-    """Clips, each of which is read on access, and the numbers of their labels.
-
-    Of a longer clip, a part is read that is chosen at random, or its beginning.
-    """
+class LabelledClipExamples(CutClips):
+    """Clips and the numbers of their labels."""
 
     def __init__(
         self,
@@ -130,17 +120,13 @@ class LabelledClipExamples(SizedExamples):
         labels: Sequence[np.ndarray],
         at_random: bool,
     ):
-        self.clips = clips
-        self.sizes = np.array([min(clip.samples, config.longest) for clip in clips])
+        super().__init__(config, clips, config.longest, at_random)
         self.buckets = config.buckets if config.form.longest is None else None
-        self._config, self._labels, self._at_random = config, labels, at_random
+        self._labels = labels
 
     def read_padded(self, index, rng, length):
-        config, size = self._config, int(self.sizes[index])
-        waveform = read_sound(self.clips[index].file, config.sampling_rate)
-        spare = max(len(waveform) - size, 0)
-        start = int(rng.integers(spare + 1)) if self._at_random else 0
+        waveform = self.waveform(index, rng)
         with jax.default_device(jax.local_devices(backend="cpu")[0]):
-            arrays = config.form.arrays(waveform[start : start + size], length)
+            arrays = self._config.form.arrays(waveform, length)
         weight = {"label": np.int32(self._labels[index]), "label_weights": np.float32(1)}
         return arrays | weight

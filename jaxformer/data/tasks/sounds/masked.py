@@ -1,24 +1,17 @@
 """Sounds with masked spans of frames, for pre-training without texts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from jaxformer.checks import FRACTION, POSITIVE, at_least, check_field, check_fields
 from jaxformer.data.bad_rows import read_rows
-from jaxformer.data.buckets import SizedExamples
 from jaxformer.data.dataset import Batch, padded
 from jaxformer.data.files.find import is_folder
-from jaxformer.data.files.record import EmbeddedFile, Record
-from jaxformer.data.files.text_columns import recognised
-from jaxformer.data.rows import TaskData
-from jaxformer.data.sound import read_sound, sound_length
-from jaxformer.data.tasks.images.pixels import keep_preprocessor
-from jaxformer.data.tasks.images.sources import NamedImages, file_of
 from jaxformer.data.tasks.sounds.features import WaveformFeatures
-from jaxformer.data.tasks.sounds.table import AUDIO_COLUMNS
+from jaxformer.data.tasks.sounds.table import Clip, ClipTable, CutClips
 from jaxformer.errors import DataError
 from jaxformer.io.paths import AnyPath, any_path
 from jaxformer.nn.waveform import ConvolutionalFeatures
@@ -27,17 +20,8 @@ ENDINGS = frozenset({".flac", ".mp3", ".ogg", ".opus", ".wav"})
 """The sounds in a folder."""
 
 
-class Recording(NamedTuple):
-    """One sound."""
-
-    file: AnyPath | EmbeddedFile
-    name: str
-    samples: int
-    """At the sampling rate of the model."""
-
-
 @dataclass(frozen=True)
-class MaskedSounds(TaskData[Recording]):
+class MaskedSounds(ClipTable):
     """Sounds whose masked frames are distinguished from others of the same sound (wav2vec 2.0).
 
     A row of a batch has "waveforms" float32 [S], "num_samples" int32, "masked" bool [T] and
@@ -52,6 +36,7 @@ class MaskedSounds(TaskData[Recording]):
     head: ClassVar[str] = "quantized_frames"
     has_text: ClassVar[bool] = False
     sounds_as: ClassVar[str | None] = "waveforms"
+    other: ClassVar[None] = None
 
     train: str = "sounds"
     """The training sounds: a folder, in which they may be nested, or a table (.csv, .tsv, .jsonl,
@@ -59,9 +44,6 @@ class MaskedSounds(TaskData[Recording]):
 
     validation: str | None = None
     """Those for validation; None holds out a share of the training sounds."""
-
-    audio: str | None = None
-    """The column of a table; None: recognised by its name ("audio", "file", "path", ...)."""
 
     sampling_rate: int = 16_000
     """Samples per second; sounds of other rates are resampled."""
@@ -119,60 +101,43 @@ class MaskedSounds(TaskData[Recording]):
 
     @property
     def form(self) -> WaveformFeatures:
-        """How sounds are read."""
         return WaveformFeatures(self.sampling_rate, self.normalize)
 
     @property
     def lengths(self) -> dict[str, int]:
         return {"inputs": self._samples(self.max_seconds)}
 
-    def side_of(self, row: Recording) -> str:
+    def side_of(self, row: Clip) -> str:
         return row.name
 
-    def texts(self, row: Recording) -> tuple[str, ...]:
-        del row
-        return ()
-
-    def read(self, source: str) -> list[Recording]:
+    def read(self, source: str) -> list[Clip]:
         """Returns the sounds of a folder or a table; one that cannot be opened is a bad row."""
         place = any_path(source, "data.train")
-        if is_folder(place):
-            files = [place / name for name in sound_names(place)]
-            if not files:
-                raise DataError(f"{place} has no sounds: expected {', '.join(sorted(ENDINGS))}")
+        if not is_folder(place):
+            return super().read(source)
+        files = [place / name for name in sound_names(place)]
+        if not files:
+            raise DataError(f"{place} has no sounds: expected {', '.join(sorted(ENDINGS))}")
 
-            def recording(file: AnyPath) -> Recording:
-                return self._recording(file, str(file.relative_to(place)), str(file))
+        def clip(file: AnyPath) -> Clip:
+            return self.clip(str(file), file, str(file.relative_to(place)))
 
-            return read_rows(source, recording, self.on_bad_row, lambda malformed: files, "sounds")
-        named, column = NamedImages(place.parent), self.audio
+        return read_rows(source, clip, self.on_bad_row, lambda malformed: files, "sounds")
 
-        def row(record: Record) -> Recording:
-            nonlocal column
-            column = column or recognised(record, AUDIO_COLUMNS, "--data.audio")[0]
-            return self._recording(*file_of(record, column, named), record.where)
-
-        return read_rows(source, row, self.on_bad_row)
-
-    def _recording(self, file: AnyPath | EmbeddedFile, name: str, where: str) -> Recording:
-        samples = sound_length(file, self.sampling_rate)
+    def check_length(self, where, samples):
+        """Raises DataError for a sound that is too short."""
         if samples < self._samples(self.min_seconds):
             raise DataError(
                 f"{where}: {samples / self.sampling_rate:,.2f} seconds, less than "
                 f"data.min_seconds = {self.min_seconds:g}: leave it out, or set a smaller one"
             )
-        return Recording(file, name, samples)
 
     def examples(self, rows, tokenizer=None, labels=()):
         return MaskedSoundExamples(self, rows)
 
-    def prepare(self, folder):
-        """Finds the sounds, and keeps how they are read for the exports of the run."""
-        found = super().prepare(folder)
-        keep_preprocessor(folder, self.form.preprocessor())
-        hours = found.train.examples.sizes.sum() / self.sampling_rate / 3600
-        read = f"{hours:,.2f} hours, {found.train.padding:.0%} padding"
-        return replace(found, summary=(*found.sides(), ("sounds", read)))
+    def described(self, train):
+        hours = train.examples.sizes.sum() / self.sampling_rate / 3600
+        return [("sounds", f"{hours:,.2f} hours, {train.padding:.0%} padding")]
 
 
 def sound_names(folder: AnyPath) -> list[str]:
@@ -181,21 +146,15 @@ def sound_names(folder: AnyPath) -> list[str]:
     return [str(file.relative_to(folder)) for file in files]
 
 
-class MaskedSoundExamples(SizedExamples):
-    """Sounds, cut at random to the longest that is allowed, with masked spans."""
+class MaskedSoundExamples(CutClips):
+    """Sounds with masked spans."""
 
-    def __init__(self, config: MaskedSounds, recordings: Sequence[Recording]):
-        self.recordings = recordings
-        longest = config.lengths["inputs"]
-        self.sizes = np.array([min(each.samples, longest) for each in recordings])
+    def __init__(self, config: MaskedSounds, clips: Sequence[Clip]):
+        super().__init__(config, clips, config.lengths["inputs"])
         self.buckets = config.buckets
-        self._config = config
 
     def read_padded(self, index, rng, length):
-        config, size = self._config, int(self.sizes[index])
-        waveform = read_sound(self.recordings[index].file, config.sampling_rate)
-        start = int(rng.integers(max(len(waveform) - size, 0) + 1))
-        waveform = waveform[start : start + size]
+        config, waveform = self._config, self.waveform(index, rng)
         frames = config.features.num_frames(length)
         masked = masked_spans(
             rng,

@@ -1,7 +1,7 @@
 """Clips and their transcripts, which a decoder writes (Whisper)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -12,7 +12,6 @@ from jaxformer.checks import at_least, check_fields
 from jaxformer.data.bad_rows import map_rows
 from jaxformer.data.dataset import Batch, padded
 from jaxformer.data.sound import read_sound
-from jaxformer.data.tasks.images.pixels import keep_preprocessor
 from jaxformer.data.tasks.sounds.features import LogMel
 from jaxformer.data.tasks.sounds.spelling import MARKS, Spelling
 from jaxformer.data.tasks.sounds.table import Clip, ClipTable
@@ -97,6 +96,10 @@ class SpeechToText(ClipTable):
         return {"decoder_inputs": self.target_length}
 
     @property
+    def form(self) -> LogMel:
+        return self.features
+
+    @property
     def sampling_rate(self):
         return self.features.sampling_rate
 
@@ -135,13 +138,9 @@ class SpeechToText(ClipTable):
                 )
         return found
 
-    def prepare(self, folder):
-        """Keeps how sounds are read beside the tokenizer, and says how errors are counted."""
-        found = super().prepare(folder)
-        keep_preprocessor(folder, self.features.preprocessor())
+    def described(self, train):
         window = f"{self.max_seconds:g} seconds, {self.features.num_mel_bins} mel bins"
-        lines = [*found.sides(), ("clips", f"in windows of {window}")]
-        return replace(found, summary=(*lines, ("error rates", f"{self.metric}")))
+        return [("clips", f"in windows of {window}"), ("error rates", f"{self.metric}")]
 
 
 class SpeechToTextExamples(WritingExamples):

@@ -1,15 +1,22 @@
-"""Tables of clips, each with a text or a label."""
+"""Tables of clips: the rows, and what all data of sounds have in common."""
 
 import abc
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
 
 from jaxformer.data.bad_rows import read_rows
+from jaxformer.data.buckets import SizedExamples
+from jaxformer.data.dataset import Dataset
 from jaxformer.data.files.record import EmbeddedFile, Record
 from jaxformer.data.files.text_columns import recognised
 from jaxformer.data.rows import TaskData
-from jaxformer.data.sound import sound_length
+from jaxformer.data.sound import read_sound, sound_length
+from jaxformer.data.tasks.images.pixels import keep_preprocessor
 from jaxformer.data.tasks.images.sources import NamedImages, file_of
+from jaxformer.data.tasks.sounds.features import SoundForm
 from jaxformer.errors import DataError
 from jaxformer.io.paths import AnyPath, any_path
 
@@ -25,14 +32,14 @@ SPOKEN_COLUMNS = (
 
 
 class Clip(NamedTuple):
-    """One row of the table."""
+    """One sound."""
 
     where: str
     """ "file:line", for messages."""
     file: AnyPath | EmbeddedFile
     name: str
     text: str
-    """What is said, or the label."""
+    """What is said, or the label; empty for a sound alone."""
     samples: int
     """At the sampling rate of the model."""
 
@@ -52,11 +59,17 @@ class ClipTable(TaskData[Clip]):
     """The column of the paths, or of the sounds themselves, as `datasets` keeps them in Parquet;
     None: recognised by its name ("audio", "file", "path", ...)."""
 
-    other: ClassVar[tuple[str, tuple[tuple[str], ...]]] = ("text", SPOKEN_COLUMNS)
-    """The field that names the other column, and the names by which it is recognised."""
+    other: ClassVar[tuple[str, tuple[tuple[str], ...]] | None] = ("text", SPOKEN_COLUMNS)
+    """The field that names the other column, and the names by which it is recognised; None: there
+    is no other column."""
 
     longer: ClassVar[str] = "data.max_seconds = {:g}: cut the clip, or set a larger one"
     """What a clip that is too long exceeds, and what to do."""
+
+    @property
+    @abc.abstractmethod
+    def form(self) -> SoundForm:
+        """How sounds are read."""
 
     @property
     @abc.abstractmethod
@@ -68,9 +81,13 @@ class ClipTable(TaskData[Clip]):
     def max_seconds(self) -> float:
         """The longest clip that is read whole."""
 
-    @abc.abstractmethod
     def value(self, record: Record, column: str) -> str:
         """Returns the text or the label of a row."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def described(self, train: Dataset) -> list[tuple[str, str]]:
+        """Returns the lines of the report about the sounds: (name, value)."""
 
     def check_length(self, where: str, samples: int) -> None:
         """Raises DataError for a clip whose length cannot be used."""
@@ -90,17 +107,47 @@ class ClipTable(TaskData[Clip]):
         """Returns the rows of a table; a sound that cannot be opened is a bad row."""
         table = any_path(source, "data.train")
         named = NamedImages(table.parent)
-        field, choices = self.other
-        audio, other = self.audio, getattr(self, field)
+        field, choices = self.other or (None, ())
+        audio, other = self.audio, field and getattr(self, field)
 
         def row(record: Record) -> Clip:
             nonlocal audio, other
             audio = audio or recognised(record, AUDIO_COLUMNS, "--data.audio")[0]
-            other = other or recognised(record, choices, f"--data.{field}", (audio,))[0]
-            text = self.value(record, other)
-            file, name = file_of(record, audio, named)
-            samples = sound_length(file, self.sampling_rate)
-            self.check_length(record.where, samples)
-            return Clip(record.where, file, name, text, samples)
+            if field:
+                other = other or recognised(record, choices, f"--data.{field}", (audio,))[0]
+            text = self.value(record, other) if field else ""
+            return self.clip(record.where, *file_of(record, audio, named), text)
 
         return read_rows(source, row, self.on_bad_row)
+
+    def clip(self, where: str, file: AnyPath | EmbeddedFile, name: str, text: str = "") -> Clip:
+        """Returns a sound whose length can be used."""
+        samples = sound_length(file, self.sampling_rate)
+        self.check_length(where, samples)
+        return Clip(where, file, name, text, samples)
+
+    def prepare(self, folder):
+        """Finds the sounds, and keeps how they are read for the exports of the run."""
+        found = super().prepare(folder)
+        keep_preprocessor(folder, self.form.preprocessor())
+        return replace(found, summary=(*found.sides(), *self.described(found.train)))
+
+
+class CutClips(SizedExamples):
+    """Clips, each of which is read on access, and cut to the longest that is allowed.
+
+    Of a longer one, a part is read that is chosen at random, or its beginning.
+    """
+
+    def __init__(self, config: Any, clips: Sequence[Clip], longest: int, at_random: bool = True):
+        self.clips = clips
+        self.sizes = np.array([min(clip.samples, longest) for clip in clips])
+        self._config, self._at_random = config, at_random
+
+    def waveform(self, index: int, rng: np.random.Generator) -> np.ndarray:
+        """Returns the samples of a clip."""
+        size = int(self.sizes[index])
+        waveform = read_sound(self.clips[index].file, self._config.sampling_rate)
+        spare = max(len(waveform) - size, 0)
+        start = int(rng.integers(spare + 1)) if self._at_random else 0
+        return waveform[start : start + size]
