@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from jaxformer.checks import at_least, check_fields
-from jaxformer.data.dataset import Batch, ExampleSource, padded
+from jaxformer.data.dataset import Batch, ExampleSource
+from jaxformer.data.objectives.base import teacher_forced
 from jaxformer.data.rows import TaskData
 from jaxformer.data.tasks.sequences import RowEncoder, SpecialTokens
 from jaxformer.data.tasks.text_metrics import BLEU, TextMetric
@@ -157,16 +158,5 @@ class TextToTextExamples(WritingExamples):
         return len(self.pairs)
 
     def read(self, index: int, rng: np.random.Generator) -> Batch:
-        size = self.config.source_length
-        target_size = self.config.target_length
-        source = self._sources[index]
-        target = self._targets[index]
-        shifted = np.insert(target[:-1], 0, self._start)
-        return {
-            "inputs": padded(source, size, self._pad),
-            "segments": padded(np.ones_like(source), size, 0),
-            "decoder_inputs": padded(shifted, target_size, self._pad),
-            "decoder_segments": padded(np.ones_like(shifted), target_size, 0),
-            "targets": padded(target, target_size, self._pad),
-            "weights": padded(np.ones(len(target), np.float32), target_size, 0),
-        }
+        sides = self._sources[index], self._targets[index]
+        return teacher_forced(*sides, self.config.lengths, self._pad, self._start)
