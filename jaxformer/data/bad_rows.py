@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
-from jaxformer.data.files.malformed import Malformed
+from jaxformer.data.files.lines import Malformed
 from jaxformer.data.files.tables import read_records
 from jaxformer.errors import DataError
 

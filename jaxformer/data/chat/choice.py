@@ -4,16 +4,20 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
-from jaxformer.data.chat.answers.unwritten import warn_about_unwritten
-from jaxformer.data.chat.calls import writes_tools
+from jaxformer.data.chat.answers.spans import answers_of, content_text, name_of_call
+from jaxformer.data.chat.calls import call_form, convert_calls, writes_tools
 from jaxformer.data.chat.encoder import ChatEncoder
 from jaxformer.data.chat.template import (
+    REASONING,
     SPECIAL_TOKENS,
     TEMPLATE,
     ChatTemplate,
     Conversation,
+    Rendered,
+    RenderRequest,
     compiled_template,
     read_chat_template,
     read_template_file,
@@ -32,6 +36,8 @@ _SPECIAL = (
     "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
     "<start_of_turn>", "<end_of_turn>",
 )  # fmt: skip
+_TRIED = 100
+"""The number of conversations with reasoning, or with calls, whose answers are looked for."""
 _log = logging.getLogger(__name__)
 
 
@@ -106,8 +112,8 @@ def keep_template(
     template = run_template(folder, name, spec)
     _warn_about(template, tokenizer, formatted)
     tokens = json.dumps(dict(template.special_tokens), indent=2, ensure_ascii=False)
-    _write(home / SPECIAL_TOKENS, tokens + "\n")
-    _write(home / TEMPLATE, template.source)
+    for file, text in ((SPECIAL_TOKENS, tokens + "\n"), (TEMPLATE, template.source)):
+        write_text(home / file, text, newline="")
 
 
 def text_template(tokenizer: Tokenizer) -> ChatTemplate:
@@ -167,7 +173,46 @@ def _warn_about(
             len(with_tools),
             with_tools[0].where,
         )
-    warn_about_unwritten(template, chats)
+    _warn_about_unwritten(template, chats)
+
+
+def _warn_about_unwritten(template: ChatTemplate, chats: Sequence[Conversation]) -> None:
+    """Warns about a template that leaves out parts of answers other than their text."""
+    for kind, parts_of in (("reasoning", _thoughts), ("calls of tools", _calls)):
+        asked = [(chat, parts) for chat in chats if (parts := parts_of(chat))][:_TRIED]
+        if not asked:
+            continue
+        form = call_form(template)
+        rendered = template.attempt_batch(
+            RenderRequest(convert_calls(chat._replace(tools=None), form, template.file))
+            for chat, _ in asked
+        )
+        total, lost = 0, []
+        for (chat, parts), text in zip(asked, rendered, strict=False):
+            if isinstance(text, Rendered):
+                written = "".join(text.text.split())
+                total += len(parts)
+                lost += [chat.where for part in parts if "".join(part.split()) not in written]
+        if lost:
+            _log.warning(
+                "%s: the template leaves %s out, those of %d of %d answers, the first %s",
+                template.file, kind, len(lost), total, lost[0],
+            )  # fmt: skip
+
+
+def _calls(chat: Conversation) -> list[str]:
+    return [name for place in answers_of(chat) if (name := name_of_call(chat.messages[place]))]
+
+
+def _thoughts(chat: Conversation) -> list[str]:
+    """The reasoning before each answer to learn, if it has any."""
+    found = []
+    for message in (chat.messages[place] for place in answers_of(chat)):
+        fields = (message.get(name) for name in REASONING)
+        inline = content_text(message).rpartition("</think>")[0].rpartition("<think>")[2]
+        texts = (text for text in (*fields, inline) if isinstance(text, str) and text.strip())
+        found += islice(texts, 1)
+    return found
 
 
 def _is_there(name: str) -> bool:
@@ -184,7 +229,3 @@ def _origin(spec: TokenizerSpec) -> Path | None:
         return None
     path = spec.place()
     return path if path.is_dir() else path.parent
-
-
-def _write(path: Path, text: str) -> None:
-    write_text(path, text, newline="")

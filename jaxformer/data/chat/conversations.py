@@ -12,7 +12,7 @@ from jaxformer.data.bad_rows import BadRows, read_rows
 from jaxformer.data.base import Datasets
 from jaxformer.data.chat.answers.spans import content_text
 from jaxformer.data.chat.choice import check_template_name, keep_template
-from jaxformer.data.chat.lengths import TooLong
+from jaxformer.data.chat.examples import TooLong
 from jaxformer.data.chat.template import Conversation
 from jaxformer.data.dataset import ExampleSource
 from jaxformer.data.rows import RowData

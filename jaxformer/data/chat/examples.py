@@ -1,4 +1,4 @@
-"""Tokenised conversations as rows of a batch: packed, or one per row."""
+"""Tokenised conversations as rows of a batch: packed, or one per row; and those too long for it."""
 
 import abc
 from collections.abc import Sequence
@@ -9,9 +9,11 @@ import numpy as np
 
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.objectives.base import next_tokens
+from jaxformer.data.rows import too_long_error
 from jaxformer.data.text.packing import PackedRows, TokenStream, best_fit_decreasing
 
 LossPer = Literal["token", "answer"]
+TooLong = Literal["error", "cut", "drop"]
 
 
 class ChatPacking(abc.ABC):
@@ -107,3 +109,18 @@ def answer_weights(answers: np.ndarray, per: LossPer) -> np.ndarray:
         return (counted > 0).astype(np.float32)
     sizes = np.bincount(counted)
     return np.where(counted > 0, 1 / np.maximum(sizes[counted], 1), 0).astype(np.float32)
+
+
+def check_sizes(
+    sizes: Sequence[int], places: Sequence[str], limit: int, too_long: TooLong, what: str
+) -> None:
+    """Raises DataError if rows are too long and `too_long` is "error"."""
+    if too_long == "error" and max(sizes, default=0) > limit:
+        remedy = "cut them or leave them out with --data.too-long cut or drop"
+        raise too_long_error(sizes, places, limit, "data.sequence_length", what, remedy)
+
+
+def describe_changes(num_cut: int, num_dropped: int, limit: int) -> list[str]:
+    """Describes how many rows were cut and how many were left out, if any."""
+    cut = [f"{num_cut:,} cut to {limit} tokens"] if num_cut else []
+    return cut + ([f"{num_dropped:,} longer ones left out"] if num_dropped else [])

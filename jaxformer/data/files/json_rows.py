@@ -7,8 +7,7 @@ from json.decoder import WHITESPACE
 from pathlib import Path
 from typing import Any, TextIO
 
-from jaxformer.data.files.lines import byte_lines, opened
-from jaxformer.data.files.malformed import Malformed, map_or_report
+from jaxformer.data.files.lines import Malformed, byte_lines, map_or_report, opened
 from jaxformer.data.files.record import Record, table_line, table_row
 from jaxformer.errors import DataError
 from jaxformer.io.files import json_type, parse_json

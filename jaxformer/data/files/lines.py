@@ -1,21 +1,41 @@
-"""The bytes and lines of text files, compressed or not."""
+"""The bytes and lines of text files, compressed or not, and what happens to malformed ones."""
 
 import gzip
 import io
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
-from jaxformer.data.files.malformed import Malformed, map_or_report
 from jaxformer.errors import DataError
 from jaxformer.extras import optional_module
 from jaxformer.io.streams import readable
 
 _LOST = b"\0" * 16  # a block that the file system never wrote
 _BUFFER = 1 << 20
+
+Malformed = Callable[[str], None]
+"""Receives the error of a line or a row that is left out."""
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+def map_or_report(
+    make: Callable[[Item], Made], items: Iterable[Item], malformed: Malformed | None
+) -> Iterator[Made]:
+    """Yields the result of a function for each item."""
+    for item in items:
+        try:
+            made = make(item)
+        except DataError as error:
+            if malformed is None:
+                raise
+            malformed(str(error))
+        else:
+            yield made
 
 
 @contextmanager

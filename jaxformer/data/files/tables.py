@@ -10,8 +10,7 @@ from typing import NamedTuple
 from jaxformer.data.files.arrow import read_arrow, read_parquet
 from jaxformer.data.files.find import COMPRESSED, ending_of, find_files, is_glob
 from jaxformer.data.files.json_rows import read_json, read_json_lines
-from jaxformer.data.files.lines import numbered_lines, text_lines
-from jaxformer.data.files.malformed import Malformed, map_or_report
+from jaxformer.data.files.lines import Malformed, map_or_report, numbered_lines, text_lines
 from jaxformer.data.files.record import Record, table_line
 from jaxformer.errors import DataError
 from jaxformer.io.paths import any_path

@@ -20,8 +20,7 @@ from jaxformer.data.tasks.sounds.spelling import Spelling
 from jaxformer.data.tasks.sounds.spoken import MaskedSpokenSentences, SpokenSentences
 from jaxformer.data.tasks.span_text import SpanText
 from jaxformer.data.tasks.tags.conllu import ConllU
-from jaxformer.data.tasks.tags.sources import ColumnFile, PythonTokens, TagSource
-from jaxformer.data.tasks.tags.table import TagTable
+from jaxformer.data.tasks.tags.sources import ColumnFile, PythonTokens, TagSource, TagTable
 from jaxformer.data.tasks.tags.tagged_text import TaggedText
 from jaxformer.data.tasks.text_metrics import BLEU, ROUGE, WER, AnswerMatch
 from jaxformer.data.tasks.text_pairs import AnswerText, SummaryText

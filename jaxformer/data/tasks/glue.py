@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from jaxformer.checks import check_fields, one_of
 from jaxformer.data.bad_rows import OnBadRow, read_rows
-from jaxformer.data.files.malformed import Malformed
+from jaxformer.data.files.lines import Malformed
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import read_records
 from jaxformer.data.labels import Classes, LabelKind, Number, in_order, label_of

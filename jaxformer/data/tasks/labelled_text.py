@@ -9,10 +9,9 @@ import numpy as np
 
 from jaxformer.checks import at_least, check_field, check_fields, optional
 from jaxformer.data.bad_rows import map_rows, read_rows
-from jaxformer.data.files.malformed import Malformed
-from jaxformer.data.files.record import Record
+from jaxformer.data.files.lines import Malformed
+from jaxformer.data.files.record import TEXT_COLUMNS, Record, recognised
 from jaxformer.data.files.tables import read_records
-from jaxformer.data.files.text_columns import TEXT_COLUMNS, recognised
 from jaxformer.data.labels import (
     Classes,
     LabelKind,

@@ -7,8 +7,7 @@ from datetime import date, timedelta
 from typing import Any
 
 from jaxformer.data.bad_rows import read_rows
-from jaxformer.data.files.lines import byte_lines, line_text
-from jaxformer.data.files.malformed import Malformed, map_or_report
+from jaxformer.data.files.lines import Malformed, byte_lines, line_text, map_or_report
 from jaxformer.data.tasks.text_to_text import TextPair, TextToText
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.extras import optional_module

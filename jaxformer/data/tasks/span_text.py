@@ -15,7 +15,7 @@ import numpy as np
 from jaxformer.checks import at_least, check_fields
 from jaxformer.data.bad_rows import OnBadRow, read_rows
 from jaxformer.data.dataset import Batch, ExampleSource
-from jaxformer.data.files.malformed import Malformed
+from jaxformer.data.files.lines import Malformed
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import read_records
 from jaxformer.data.tasks.sequences import (

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.data.files.text_columns import IMAGE_COLUMNS
+from jaxformer.data.files.record import IMAGE_COLUMNS
 from jaxformer.data.tasks.images.labelled import Images
 from jaxformer.data.tasks.images.pixels import PREPROCESSOR, open_image, scaled_pixels
 from jaxformer.data.tasks.images.sources import image_names

@@ -4,8 +4,7 @@ import abc
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from jaxformer.data.files.record import Record
-from jaxformer.data.files.text_columns import recognised
+from jaxformer.data.files.record import Record, recognised
 from jaxformer.data.tasks.sequences import EncodedText
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.prediction.batches import Batches

@@ -9,9 +9,8 @@ import jax
 import numpy as np
 
 from jaxformer.data.dataset import padded
-from jaxformer.data.files.record import Record
+from jaxformer.data.files.record import TEXT_COLUMNS, Record
 from jaxformer.data.files.tables import read_records
-from jaxformer.data.files.text_columns import TEXT_COLUMNS
 from jaxformer.data.tasks.sequences import EncodedText
 from jaxformer.models.model import Model
 

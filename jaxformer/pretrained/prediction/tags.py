@@ -6,8 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from jaxformer.data.files.record import Record
-from jaxformer.data.files.text_columns import TEXT_COLUMNS, recognised
+from jaxformer.data.files.record import TEXT_COLUMNS, Record, recognised
 from jaxformer.errors import DataError
 from jaxformer.models import Head
 from jaxformer.models.heads.base import PredictionOptions, number

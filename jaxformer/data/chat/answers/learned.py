@@ -8,7 +8,7 @@ import numpy as np
 from jaxformer.data.bad_rows import BadRows, each
 from jaxformer.data.chat.answers.spans import answers_of, unlearned_places
 from jaxformer.data.chat.encoder import ChatEncoder
-from jaxformer.data.chat.lengths import TooLong, check_sizes, describe_changes
+from jaxformer.data.chat.examples import TooLong, check_sizes, describe_changes
 from jaxformer.data.chat.template import Conversation
 from jaxformer.errors import DataError
 

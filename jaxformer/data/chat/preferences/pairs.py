@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxformer.data.chat.encoder import ChatEncoder, EncodedChat
-from jaxformer.data.chat.lengths import TooLong, check_sizes, describe_changes
+from jaxformer.data.chat.examples import TooLong, check_sizes, describe_changes
 from jaxformer.data.chat.template import Conversation
 from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.errors import DataError

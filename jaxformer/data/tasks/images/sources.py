@@ -13,9 +13,8 @@ import numpy as np
 
 from jaxformer.data.bad_rows import BadRows, OnBadRow
 from jaxformer.data.files.find import check_no_splits, ending_of, is_folder
-from jaxformer.data.files.record import EmbeddedFile, Record
+from jaxformer.data.files.record import IMAGE_COLUMNS, EmbeddedFile, Record, recognised
 from jaxformer.data.files.tables import TABLES, read_records
-from jaxformer.data.files.text_columns import IMAGE_COLUMNS, recognised
 from jaxformer.data.labels import label_of
 from jaxformer.data.tasks.images.pixels import FIT, Scaling, scaled_pixels
 from jaxformer.errors import DataError

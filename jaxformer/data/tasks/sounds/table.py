@@ -10,8 +10,7 @@ import numpy as np
 from jaxformer.data.bad_rows import read_rows
 from jaxformer.data.buckets import SizedExamples
 from jaxformer.data.dataset import Dataset
-from jaxformer.data.files.record import EmbeddedFile, Record
-from jaxformer.data.files.text_columns import recognised
+from jaxformer.data.files.record import EmbeddedFile, Record, recognised
 from jaxformer.data.rows import TaskData
 from jaxformer.data.sound import read_sound, sound_length
 from jaxformer.data.tasks.images.pixels import keep_preprocessor

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from jaxformer.data.files.lines import text_lines
-from jaxformer.data.files.malformed import map_or_report
+from jaxformer.data.files.lines import map_or_report, text_lines
 from jaxformer.data.tasks.tags.sources import Sentence, TaggedWord, TagSource, is_conllu
 from jaxformer.errors import DataError, did_you_mean
 
