@@ -76,7 +76,6 @@ class ChatExamples(ExampleSource):
         row_of = packing.rows(lengths, sequence_length)
         stream = TokenStream(np.concatenate(tokens), offsets, 0)
         self._rows = PackedRows(stream, sequence_length, pad_id, offsets[:-1], lengths, row_of)
-        self.utilisation = self._rows.utilisation
 
     def __len__(self) -> int:
         return self._rows.num_rows

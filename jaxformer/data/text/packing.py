@@ -97,12 +97,10 @@ class Rows(abc.ABC):
     Attributes:
         num_rows: The number of rows, which together hold every token of the stream once.
         sequence_length: T, the tokens of a row.
-        utilisation: The share of the rows' positions that hold a token.
     """
 
     num_rows: int
     sequence_length: int
-    utilisation: float
 
     @abc.abstractmethod
     def read(self, index: int) -> TokenRow:
@@ -251,7 +249,6 @@ class _JoinedRows(Rows):
         self._stream, self._pad_id = stream, pad_id
         self.sequence_length = sequence_length
         self.num_rows = -(-stream.num_targets // sequence_length)
-        self.utilisation = stream.num_targets / (self.num_rows * sequence_length)
 
     def read(self, index: int) -> TokenRow:
         start = index * self.sequence_length
@@ -281,7 +278,6 @@ class PackedRows(Rows):
         self._starts = spilled(starts[order])
         self._lengths = spilled(lengths[order])
         self._first = spilled(np.searchsorted(row_of[order], np.arange(self.num_rows + 1)))
-        self.utilisation = int(lengths.sum()) / (self.num_rows * sequence_length)
 
     def pieces(self, index: int) -> Iterator[tuple[slice, slice]]:
         """Yields the places of each piece of a row: in the row and in the stream."""
@@ -318,8 +314,6 @@ class _CutRows(Rows):
         self._size = -(-whole.sequence_length // parts)
         self.sequence_length = sequence_length
         self.num_rows = whole.num_rows * parts
-        places = whole.sequence_length / (parts * sequence_length)
-        self.utilisation = whole.utilisation * places
 
     def read(self, index: int) -> TokenRow:
         number, part = divmod(index, self._parts)
