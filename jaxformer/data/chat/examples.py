@@ -51,15 +51,7 @@ class PaddedChats(ChatPacking):
 
 
 class ChatExamples(ExampleSource):
-    """Conversations of which the model learns some tokens.
-
-    Args:
-        tokens: int32 [tokens] of each conversation, at least two.
-        weights: float32 [tokens] of each: how much the prediction of each token counts.
-        packing: How they are arranged in rows.
-        sequence_length: T, the tokens of a row.
-        pad_id: The padding token.
-    """
+    """Conversations, int32 [tokens] each; `weights` say how much each prediction counts."""
 
     def __init__(
         self,

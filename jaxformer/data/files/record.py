@@ -31,11 +31,7 @@ class Record(NamedTuple):
     """Its number in the file (line or row), counted from 1."""
 
     def text(self, column: str) -> str:
-        """Returns the string in a column.
-
-        Raises:
-            DataError: There is no such column, or its value is not a string.
-        """
+        """Returns the string in a column; raises DataError if it is missing or anything else."""
         value = self.value(column)
         if not isinstance(value, str):
             shown = reprlib.repr(value)
@@ -43,11 +39,7 @@ class Record(NamedTuple):
         return encodable(value, f"{self.where}: column {column!r}")
 
     def value(self, column: str) -> Any:
-        """Returns the value of a column.
-
-        Raises:
-            DataError: There is no such column; names the columns.
-        """
+        """Returns the value of a column; raises DataError if it is missing."""
         if column not in self.values:
             held = ", ".join(map(repr, self.values)) or "none"
             raise DataError(f"{self.where}: no column {column!r}; the columns are: {held}")

@@ -92,12 +92,7 @@ Tokens = TokenStream | TokenShards
 
 
 class Rows(abc.ABC):
-    """Rows of `sequence_length` tokens over a stream.
-
-    Attributes:
-        num_rows: The number of rows, which together hold every token of the stream once.
-        sequence_length: T, the tokens of a row.
-    """
+    """Rows of `sequence_length` tokens, which together hold every token of a stream once."""
 
     num_rows: int
     sequence_length: int
@@ -153,15 +148,10 @@ class Packed(Packing):
 
 
 class Cut(Packing):
-    """The rows of another packing, each cut into equal parts.
+    """The rows of another packing, `size` tokens each, cut into equal parts.
 
     Row i * parts + p is part p of row i. If a part begins within a document, a new segment begins
     there.
-
-    Args:
-        packing: How documents become rows.
-        size: The number of tokens of a part.
-        parts: The number of parts of a row.
     """
 
     def __init__(self, packing: Packing, size: int, parts: int = 1):

@@ -56,11 +56,8 @@ class Staging:
         return self._folder / shard_name(number)
 
     def share(self, number: int) -> None:
-        """Uploads a finished shard to the store, where other machines find it.
-
-        The first shard waits for the second, because a corpus of one shard has no folders of
-        shards.
-        """
+        """Uploads a finished shard to the store, where other machines find it."""
+        # The first waits for the second: a corpus of one shard has no folders of shards.
         if self._kept is not None and number:
             share_shards(self._kept, self._folder, {0, number})
 

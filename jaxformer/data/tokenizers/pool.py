@@ -27,12 +27,7 @@ _SERVE = f"import sys; from {__name__} import serve; serve(sys.argv[1])"
 
 
 class TokenizerPool:
-    """Processes that tokenise.
-
-    Args:
-        tokenizer: The tokenizer; each process gets a copy.
-        num_processes: How many; each takes about 200 MB of memory.
-    """
+    """Processes that tokenise, each with a copy of a tokenizer and about 200 MB of memory."""
 
     def __init__(self, tokenizer: Tokenizer, num_processes: int):
         self._tokenizer, self._size = tokenizer, num_processes

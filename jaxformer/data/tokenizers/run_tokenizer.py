@@ -35,17 +35,8 @@ def load_or_train_tokenizer(
 ) -> Tokenizer:
     """Returns the tokenizer in `folder/tokenizer`, which the first call makes and saves.
 
-    Args:
-        folder: The run's folder; made if missing.
-        spec: The tokenizer to load or to train.
-        texts: The texts to train it on; not read if there is nothing to train.
-        special_tokens: The roles for which it needs special tokens.
-
-    Returns:
-        The tokenizer, the same for every call with this folder.
-
     Raises:
-        ConfigError: It lacks such a special token.
+        ConfigError: It lacks a special token.
         DataError: The folder holds another tokenizer, or this one cannot be loaded or trained.
     """
     home = Path(folder, "tokenizer")

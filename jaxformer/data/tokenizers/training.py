@@ -32,11 +32,7 @@ def default_special_tokens(kind: str) -> list[str]:
 
 
 def train(kind: str, vocab_size: int, texts: Iterable[str]) -> tuple[Tokenizer, str, str]:
-    """Trains a tokenizer with at most `vocab_size` tokens, special tokens included.
-
-    Returns:
-        (the tokenizer, its end-of-text token, its padding token).
-    """
+    """Trains a tokenizer with at most `vocab_size` tokens; also returns end-of-text and padding."""
     texts = iter(texts)
     first = next(texts, None)
     if first is None:
@@ -46,14 +42,7 @@ def train(kind: str, vocab_size: int, texts: Iterable[str]) -> tuple[Tokenizer, 
 
 
 def characters(alphabet: str) -> tuple[Tokenizer, str, str]:
-    """Makes a tokenizer with a token for each character, and "|" for a blank between words.
-
-    The first ids are those of the special tokens of wav2vec 2.0, then come the blank and the
-    characters.
-
-    Returns:
-        (the tokenizer, its end-of-text token, its padding token).
-    """
+    """Like `train`, with the special tokens of wav2vec 2.0, "|" for a blank, and each character."""
     names = [*_WAV2VEC2, "|", *alphabet]
     vocabulary = {name: number for number, name in enumerate(names)}
     tokenizer = character_tokenizer(vocabulary, unknown="<unk>", delimiter="|")

@@ -200,41 +200,29 @@ def _around(said: str, called: str, count: int) -> CallSyntax | None:
     same = common_prefix_length(said[start:][::-1], called[start:][::-1])
     text = called[start : len(called) - same]
     wanted = list(zip(_NAMES, _ARGUMENTS, strict=True))[:count]
-    spots = [_CallPosition.of(text, *each) for each in wanted]
+    spots = [_call_in(text, *each) for each in wanted]
     if None in spots:
         return None
-    first, last = spots[0], spots[-1]
-    between = text[first.end : last.start] if last.start > first.end else ""
-    return CallSyntax(
-        text[: first.start], between, text[last.end :],
-        first.name_key, first.arguments_key, first.after_name,
-    )  # fmt: skip
+    (start, end, keys), (last_start, last_end, _) = spots[0], spots[-1]
+    return CallSyntax(text[:start], text[end:last_start], text[last_end:], *keys)
 
 
-class _CallPosition(NamedTuple):
-    """Where a text has a call, alone or in a list."""
-
-    start: int
-    end: int
-    name_key: str | None
-    arguments_key: str | None
-    after_name: str
-
-    @classmethod
-    def of(cls, text: str, name: str, arguments: Mapping[str, Any]) -> "_CallPosition | None":
-        """Finds a call in a text."""
-        for start in range(len(text)):
-            held = _json_at(text, start) if text[start] in "[{" else None
-            if held is None:
-                continue
-            value, end = held
-            for call in value if isinstance(value, list) else [value]:
-                keys = _keys(call, name, arguments)
-                if keys is not None:
-                    return cls(start, end, *keys, "")
-            if value == arguments and (place := text.rfind(name, 0, start)) >= 0:
-                return cls(place, end, None, None, text[place + len(name) : start])
-        return None
+def _call_in(
+    text: str, name: str, arguments: Mapping[str, Any]
+) -> tuple[int, int, tuple[str | None, str | None, str]] | None:
+    """Where a text has a call, alone or in a list, and the last three fields of its form."""
+    for start in range(len(text)):
+        held = _json_at(text, start) if text[start] in "[{" else None
+        if held is None:
+            continue
+        value, end = held
+        for call in value if isinstance(value, list) else [value]:
+            keys = _keys(call, name, arguments)
+            if keys is not None:
+                return start, end, (*keys, "")
+        if value == arguments and (place := text.rfind(name, 0, start)) >= 0:
+            return place, end, (None, None, text[place + len(name) : start])
+    return None
 
 
 def _keys(call: Any, name: str, arguments: Mapping[str, Any]) -> tuple[str, str] | None:

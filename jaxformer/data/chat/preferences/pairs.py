@@ -149,13 +149,7 @@ class FittingRows(NamedTuple):
 
 
 class PairExamples(ExampleSource):
-    """Pairs of answers.
-
-    Args:
-        pairs: The pairs, of at most T tokens a side.
-        length: T, to which rows are padded.
-        pad_id: The padding token.
-    """
+    """Pairs of answers, padded to T tokens."""
 
     def __init__(self, pairs: Sequence[Pair], length: int, pad_id: int):
         self.pairs = pairs

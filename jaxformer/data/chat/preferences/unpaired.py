@@ -123,14 +123,7 @@ class JudgedAnswer(NamedTuple):
 
 
 class JudgedExamples(PairExamples):
-    """Answers that are desirable or not, each with an answer to another prompt.
-
-    Args:
-        rows: The answers, of at most T tokens.
-        length: T, to which rows are padded.
-        pad_id: The padding token.
-        seed: Chooses which other answer a prompt gets.
-    """
+    """Answers that are desirable or not, each with one to another prompt that `seed` chooses."""
 
     def __init__(self, rows: Sequence[JudgedAnswer], length: int, pad_id: int, seed: int):
         order = np.random.default_rng(seed).permutation(len(rows))
