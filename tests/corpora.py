@@ -1,5 +1,6 @@
-"""Corpora as `DataConfig` makes them: the tokenizer of a run, and then the tokens."""
+"""Corpora as `DataConfig` makes them: the tokenizer of a run, and then the tokens; and tables."""
 
+import gzip
 import json
 
 import numpy as np
@@ -17,14 +18,49 @@ def load_or_build(split, spec, folder, special_tokens=(), options=None):
 
 
 def write_rows(path, rows):
-    """Writes objects as JSON lines; returns the path as text."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    """Writes objects in the format of the ending, JSON lines by default; returns the path as text.
+
+    An .arrow file is a stream, unless its name has "file" in it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix in (".arrow", ".parquet"):
+        _write_arrow(path, rows)
+    else:
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        path.write_bytes(compressed(text.encode(), path.name))
     return str(path)
+
+
+def _write_arrow(path, rows):
+    import pyarrow.parquet
+
+    table = pyarrow.Table.from_pylist(rows)
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(table, path, row_group_size=2)
+        return
+    make = pyarrow.ipc.new_file if "file" in path.name else pyarrow.ipc.new_stream
+    with make(str(path), table.schema) as out:
+        out.write_table(table, max_chunksize=2)
+
+
+def compressed(content, name):
+    """Bytes as the ending of a file's name says."""
+    if name.endswith(".zst"):
+        import pyarrow
+
+        return pyarrow.compress(content, "zstd", asbytes=True)
+    return gzip.compress(content) if name.endswith(".gz") else content
 
 
 def write_texts(path, texts):
     """Writes documents as JSON lines; returns their source."""
     return JsonLines(write_rows(path, [{"text": text} for text in texts]))
+
+
+def all_rows(dataset):
+    """Every row of a side once, in one batch."""
+    (batch,) = dataset.epoch(batch_size=dataset.num_rows)
+    return batch
 
 
 def token_row(tokens, size, pad_id=0):

@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
+from corpora import all_rows, write_rows
 from PIL import Image
 
 from jaxformer.data import Bytes
@@ -47,7 +47,7 @@ def learned(data):
     """The texts that are learned, and all texts."""
     found = []
     for side in (data.train, data.validation):
-        (batch,) = side.epoch(batch_size=side.num_rows)
+        batch = all_rows(side)
         for targets, weights in zip(batch["targets"], batch["weights"], strict=True):
             found.append(data.tokenizer.decode(targets[weights > 0]))
     return "\n".join(found)
@@ -198,12 +198,6 @@ def test_a_template_that_leaves_calls_out_is_named(tmp_path, caplog):
     assert caplog.text.count("leaves calls of tools out") == 1
 
 
-def test_a_weight_is_0_or_1(tmp_path):
-    rows = [{"messages": [USER, ANSWER | {"weight": 0.5}]}] * 4
-    with pytest.raises(DataError, match=r"rows\.jsonl:1: message 2: weight = 0\.5: must be"):
-        chats(write(tmp_path, rows)).prepare(tmp_path / "run")
-
-
 def test_an_undesirable_completion_is_never_an_answer(tmp_path):
     with pytest.raises(DataError, match=r"kto\.jsonl:1: label = false: .*configs/kto\.py"):
         chats(FILES / "kto.jsonl").prepare(tmp_path / "run")
@@ -236,7 +230,6 @@ def test_all_tokens_are_learned_of_rows_without_answers(tmp_path):
 
 
 def test_labels_that_stand_for_none_are_left_out(tmp_path, caplog):
-    arrow = pytest.importorskip("pyarrow")
     rows = [{"text": f"t{n}", "gold_label": "ab-"[n % 3]} for n in range(9)]
     config = LabelledText(
         train=str(write(tmp_path, rows)),
@@ -247,11 +240,10 @@ def test_labels_that_stand_for_none_are_left_out(tmp_path, caplog):
     )
     assert [row.label for row in config.read(config.train)] == ["a", "b"] * 3
     assert "3 of 9 rows have no label" in caplog.text
-    parquet = pytest.importorskip("pyarrow.parquet")
-    parquet.write_table(
-        arrow.table({"text": ["x", "y"], "label": ["a", None]}), tmp_path / "x.parquet"
+    rows = [{"text": "x", "label": "a"}, {"text": "y", "label": None}]
+    found = LabelledText(text=("text",), tokenizer=Bytes()).read(
+        write_rows(tmp_path / "x.parquet", rows)
     )
-    found = LabelledText(text=("text",), tokenizer=Bytes()).read(str(tmp_path / "x.parquet"))
     assert [row.texts for row in found] == [("x",)]
 
 
@@ -267,44 +259,36 @@ def test_well_known_columns_of_summaries_are_found(tmp_path):
     assert pair.texts == ("summarize: long", "short")
 
 
-def test_the_rows_of_a_batch_have_weights_of_0_and_1(tmp_path):
-    data = chats(FILES / "two_turns.jsonl").prepare(tmp_path / "run")
-    (batch,) = data.train.epoch(batch_size=data.train.num_rows)
-    assert set(np.unique(batch["weights"])) == {0, 1}
-
-
 # Every kind of rows -------------------------------------------------------------------------------
 
 GOOD = 30
-SQUAD = {"context": "Rome is old.", "question": "What?"}
 
 
-def _table(folder, good, bad):
-    return str(write(folder, [*map(good, range(GOOD)), bad]))
+def _table(folder, row, **bad):
+    """Rows by their numbers, and one with wrong values."""
+    return str(write(folder, [*map(row, range(GOOD)), row(GOOD) | bad]))
 
 
-def _choice(folder):
-    def row(number):
-        endings = {f"ending{n}": f"e{n}" for n in range(4)}
-        return {"sent1": f"a{number}", "sent2": "b", "label": number % 4, **endings}
-
-    return ChoiceText(train=_table(folder, row, row(0) | {"label": 4}))
+def _choices(folder):
+    endings = {f"ending{n}": f"e{n}" for n in range(4)}
+    fixed = {"sent2": "b"} | endings
+    rows = _table(folder, lambda n: fixed | {"sent1": f"a{n}", "label": n % 4}, label=4)
+    return ChoiceText(train=rows)
 
 
 def _questions(folder):
     def row(number):
-        answer = {"text": ["old"], "answer_start": [8]}
-        return SQUAD | {"answers": answer, "context": f"Rome is old. {number}"}
+        answers = {"text": ["old"], "answer_start": [8]}
+        return {"context": f"Rome is old. {number}", "question": "What?", "answers": answers}
 
-    return _table(folder, row, row(0) | {"answers": {"text": ["old"], "answer_start": [7]}})
+    return _table(folder, row, answers={"text": ["old"], "answer_start": [7]})
 
 
 def _tags(folder):
     def row(number):
         return {"tokens": ["a", f"{number}"], "ner_tags": ["O", "B"]}
 
-    table = TagTable(_table(folder, row, {"tokens": ["a", "b"], "ner_tags": ["O"]}))
-    return TaggedText(train=table)
+    return TaggedText(train=TagTable(_table(folder, row, ner_tags=["O"])))
 
 
 def _columns(folder):
@@ -331,28 +315,23 @@ def _summary(folder, bad=""):
     def row(number):
         return {"article": f"long {number}", "highlights": "short"}
 
-    return SummaryText(train=_table(folder, row, {"article": "long", "highlights": bad}))
+    return SummaryText(train=_table(folder, row, highlights=bad))
 
 
 def _number(folder):
-    def row(number):
-        return {"sentence": f"a{number}", "label": number / 7}
-
-    return LabelledText(train=_table(folder, row, {"sentence": "a", "label": "x"}), labels=Number())
+    rows = _table(folder, lambda n: {"sentence": f"a{n}", "label": n / 7}, label="x")
+    return LabelledText(train=rows, labels=Number())
 
 
 def _captions(folder):
     for number in range(GOOD):
         Image.new("RGB", (8, 8)).save(folder / f"{number}.png")
-
-    def row(number):
-        return {"image": f"{number}.png", "text": f"t{number}"}
-
-    return ImageTextPairs(train=_table(folder, row, {"image": "none.png", "text": "t"}))
+    rows = _table(folder, lambda n: {"image": f"{n}.png", "text": f"t{n}"}, image="none.png")
+    return ImageTextPairs(train=rows)
 
 
 KINDS = {
-    "choices": _choice,
+    "choices": _choices,
     "spans": lambda folder: SpanText(train=_questions(folder)),
     "answers": lambda folder: AnswerText(train=_questions(folder)),
     "tag table": _tags,

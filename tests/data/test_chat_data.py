@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from corpora import write_rows
+from corpora import all_rows, write_rows
 
 from jaxformer.data import Bytes
 from jaxformer.data.chat import ChatData, PackedChats, PaddedChats
@@ -51,15 +51,9 @@ def prepared(config, folder, **changes):
     return dataclasses.replace(config, **changes).prepare(folder)
 
 
-def rows_of(dataset):
-    """Every row once, in one batch."""
-    (batch,) = dataset.epoch(batch_size=dataset.num_rows)
-    return batch
-
-
 def chats_of(dataset, tokenizer):
     """(the whole text, the text that is learned) of each conversation."""
-    batch, found = rows_of(dataset), []
+    batch, found = all_rows(dataset), []
     for row in range(len(batch["inputs"])):
         for segment in range(1, batch["segments"][row].max() + 1):
             here = batch["segments"][row] == segment
@@ -105,7 +99,8 @@ def test_the_last_answer_or_everything_can_be_learned_instead(config, tmp_path):
 def test_every_answer_may_weigh_the_same(config, tmp_path):
     tokens = prepared(config, tmp_path / "a")
     answers = prepared(config, tmp_path / "b", loss_per="answer")
-    one, other = rows_of(tokens.train), rows_of(answers.train)
+    one, other = all_rows(tokens.train), all_rows(answers.train)
+    assert set(np.unique(one["weights"])) == {0, 1}
     assert one["weights"].sum() > 200
     number = len(chats_of(tokens.train, tokens.tokenizer))
     np.testing.assert_allclose(other["weights"].sum(), 2 * number, rtol=1e-6)
@@ -118,7 +113,7 @@ def test_texts_of_prompt_and_completion_have_no_template(config, tmp_path):
     rows = [{"prompt": f"{n} is", "completion": " a number"} for n in range(9)]
     data = prepared(config, tmp_path / "run", train=write(tmp_path, rows, "p.jsonl"), template=None)
     end = data.tokenizer.end_of_text_id
-    batch = rows_of(data.train)
+    batch = all_rows(data.train)
     assert (batch["targets"] == end).sum() == (batch["segments"].max(axis=1)).sum()
     assert (batch["weights"][batch["targets"] == end] == 1).all()
     pairs = chats_of(data.train, data.tokenizer)
@@ -149,8 +144,8 @@ def test_separate_validation_data_need_no_training_file(config, tmp_path):
     gone = dataclasses.replace(changed, train="gone.jsonl")
     again = gone.prepare_validation(tmp_path / "run")
     assert again.train is None
-    for name, values in rows_of(data.validation).items():
-        np.testing.assert_array_equal(values, rows_of(again.validation)[name])
+    for name, values in all_rows(data.validation).items():
+        np.testing.assert_array_equal(values, all_rows(again.validation)[name])
 
 
 # Lengths -----------------------------------------------------------------------------------------
@@ -203,7 +198,7 @@ def test_the_template_stays_with_the_run(config, tmp_path):
         prepared(config, tmp_path / "run", template=str(file))
     file.unlink()
     again = prepared(config, tmp_path / "run", template=str(file))
-    assert rows_of(again.train)["inputs"].tolist() == rows_of(data.train)["inputs"].tolist()
+    assert all_rows(again.train)["inputs"].tolist() == all_rows(data.train)["inputs"].tolist()
 
 
 def test_a_template_file_that_is_not_there_is_an_error(config, tmp_path):
@@ -276,7 +271,7 @@ def test_packed_equals_padded(config, tmp_path, loss_and_gradient):
     total, gradients = [], []
     for name, packing in (("a", PackedChats()), ("b", PaddedChats())):
         data = prepared(config, tmp_path / name, packing=packing, sequence_length=256)
-        batch = rows_of(data.train)
+        batch = all_rows(data.train)
         loss, gradient = loss_and_gradient(batch)
         total.append(loss), gradients.append(gradient)
     np.testing.assert_allclose(total[0], total[1], rtol=1e-6)
@@ -287,7 +282,7 @@ def test_packed_equals_padded(config, tmp_path, loss_and_gradient):
 
 @pytest.mark.more
 def test_an_answer_only_loss_never_depends_on_a_prompts_label(config, tmp_path, loss_and_gradient):
-    batch = rows_of(prepared(config, tmp_path / "run").train)
+    batch = all_rows(prepared(config, tmp_path / "run").train)
     loss, gradient = loss_and_gradient(batch)
     random = np.random.default_rng(0).integers(0, 264, batch["targets"].shape)
     others = np.where(batch["weights"] > 0, batch["targets"], random).astype(np.int32)

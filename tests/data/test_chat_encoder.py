@@ -17,7 +17,7 @@ from chat_cases import (
     chat,
     without_generation,
 )
-from corpora import write_rows
+from corpora import all_rows, write_rows
 from hf_checkpoints import SENTENCES, save_checkpoint
 from tokenizers import Tokenizer
 
@@ -289,7 +289,7 @@ def test_a_prompt_and_its_completion_have_the_tokens_of_a_text(tmp_path, kind):
         ids = theirs(prompt + answer + theirs.eos_token).input_ids
         size = len(theirs(prompt).input_ids)
         expected[tuple(ids)] = [0] * (size - 1) + [1] * (len(ids) - size)
-    (batch,) = data.train.epoch(batch_size=data.train.num_rows)
+    batch = all_rows(data.train)
     for row in range(data.train.num_rows):
         here = batch["segments"][row] > 0
         tokens = (*batch["inputs"][row][here][:1], *batch["targets"][row][here])

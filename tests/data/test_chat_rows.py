@@ -92,15 +92,13 @@ def test_other_fields_of_a_message_reach_the_template(tmp_path):
 
 
 def test_parquet_gives_objects_keys_that_others_have(tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
-    table = pytest.importorskip("pyarrow").Table
     call = {"function": {"name": "f", "arguments": {"lake": "red"}}}
     rows = [
         {"messages": [ASKED, {"role": "assistant", "content": None, "tool_calls": [call]}, ANSWER]},
         {"messages": [SYSTEM, ASKED, ANSWER]},
     ]
-    parquet.write_table(table.from_pylist(rows), tmp_path / "chat.parquet")
-    chats = [AnyFormat().read(record) for record in read_records(tmp_path / "chat.parquet")]
+    records = read_records(write_rows(tmp_path / "chat.parquet", rows))
+    chats = [AnyFormat().read(record) for record in records]
     assert chats[0].messages == [ASKED, {"role": "assistant", "tool_calls": [call]}, ANSWER]
     assert chats[1].messages == [SYSTEM, ASKED, ANSWER]
     assert chats[1].where.endswith("chat.parquet, row 2")
@@ -161,6 +159,7 @@ WRONG = {
     ),
     "tools": (messages(("user", "a"), ("assistant", "b")) | {"tools": 3}, "column 'tools' holds 3"),
     "surrogate": (messages(("user", "\ud800"), ("assistant", "b")), "half of a surrogate pair"),
+    "weight": ({"messages": [ASKED, ANSWER | {"weight": 0.5}]}, r"message 2: weight = 0\.5: must"),
     "code point": (messages(("user", "\ufdd0"), ("assistant", "b")), "the code point U.FDD0"),
 }
 

@@ -261,16 +261,10 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path):
 def test_many_chats_are_written_as_each_alone_is(tmp_path):
     save(tmp_path, CHATML)
     chat = read_chat_template(tmp_path)
-    requests = [
-        RenderRequest(Conversation(messages), prompt) for messages in CHATS for prompt in (0, 1)
-    ]
-    found = [rendered.text for rendered in chat.render_batch(requests)]
-    assert found == [
-        chat.render(
-            request.chat.messages, add_generation_prompt=bool(request.add_generation_prompt)
-        )
-        for request in requests
-    ]
+    asked = [(messages, prompt) for messages in CHATS for prompt in (False, True)]
+    found = chat.render_batch(RenderRequest(Conversation(m), prompt) for m, prompt in asked)
+    alone = [chat.render(messages, add_generation_prompt=prompt) for messages, prompt in asked]
+    assert [each.text for each in found] == alone
 
 
 @pytest.mark.slow

@@ -51,6 +51,8 @@ def test_syntactic_words_with_their_tags(path):
     assert "".join(word.text for word in english.words) == "I don't, and she likes it."
     tags = "PRON VERB ADP DET NOUN PUNCT NUM NOUN PUNCT"
     assert [word.tag for word in french.words] == tags.split()
+    tags = "PRON AUX PART PUNCT CCONJ PRON VERB PRON PUNCT"
+    assert [word.tag for word in english.words] == tags.split()
     assert [word.text for word in english.words][:5] == ["I", " do", "n't", ",", " and"]
     assert english.words[4].where == f"{path}:23"
 
@@ -64,14 +66,6 @@ def test_other_tags(path):
     }.items():
         french = next(ConllU(path, tag=tag).sentences())
         assert [word.tag for word in french.words] == expected.split(), tag
-
-
-def test_it_reads_what_the_conllu_files_of_others_read(path):
-    """The words of an independent, naive reading: the lines whose id is a number."""
-    for sentence, block in zip(ConllU(path).sentences(), FRENCH.split("\n\n"), strict=True):
-        lines = [line.split("\t") for line in block.split("\n") if line[0].isdigit()]
-        words = [(fields[1], fields[3]) for fields in lines if fields[0].isdigit()]
-        assert [(word.text.strip(), word.tag) for word in sentence.words] == words
 
 
 def test_training_data(path, tmp_path):

@@ -1,13 +1,12 @@
 import json
 import logging
 import multiprocessing
-import shutil
 
 import numpy as np
 import pytest
 from corpora import documents, load_or_build, write_texts
 
-from jaxformer.data import Bytes, JsonLines, TextFiles, TrainTokenizer
+from jaxformer.data import Bytes, JsonLines, TrainTokenizer
 from jaxformer.data.split import Split
 from jaxformer.data.text import corpus as corpus_module
 from jaxformer.errors import DataError
@@ -90,23 +89,25 @@ def test_another_split_is_another_corpus(source, tmp_path):
     assert len(sizes) == 2
 
 
-def test_another_tokenizer_in_the_same_folder_is_refused(source, tmp_path):
-    split = Split(source, 0.2, seed=0)
-    load_or_build(split, Bytes(), tmp_path / "run")
-    with pytest.raises(DataError, match=r"holds the tokenizer Bytes\(\), but TrainTokenizer.*300"):
-        load_or_build(split, TrainTokenizer("bpe", 300), tmp_path / "run")
-
-
-def test_other_special_tokens_in_the_same_folder_are_refused(source, tmp_path):
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            TrainTokenizer("bpe", 300),
+            r"holds the tokenizer Bytes\(\).*, but TrainTokenizer.*300",
+        ),
+        (Bytes(), r"Bytes\(\) with special tokens \(mask\), but Bytes\(\) is"),
+    ],
+    ids=["tokenizer", "special tokens"],
+)
+def test_another_tokenizer_in_the_same_folder_is_refused(source, tmp_path, spec, message):
     split = Split(source, 0.2, seed=0)
     before = load_or_build(split, Bytes(), tmp_path / "run", ["mask"])
     assert before.tokenizer.vocab_size == 259
     again = load_or_build(split, Bytes(), tmp_path / "run", ["mask"])
     assert again.tokenizer.fingerprint() == before.tokenizer.fingerprint()
-    with pytest.raises(
-        DataError, match=r"Bytes\(\) with special tokens \(mask\), but Bytes\(\) is"
-    ):
-        load_or_build(split, Bytes(), tmp_path / "run")
+    with pytest.raises(DataError, match=message):
+        load_or_build(split, spec, tmp_path / "run")
 
 
 def test_a_folder_in_the_way_is_named(source, tmp_path):
@@ -148,18 +149,3 @@ def test_processes_that_race_agree(source, tmp_path):
         process.join()
     assert len(seen) == 1
     assert len(list((tmp_path / "run").iterdir())) == 2
-
-
-def test_an_empty_corpus_says_so(tmp_path):
-    (tmp_path / "empty.txt").write_text("")
-    split = Split(TextFiles(str(tmp_path)), 0.1, seed=0)
-    with pytest.raises(DataError, match=r"TextFiles\(.*\) holds no text"):
-        load_or_build(split, Bytes(), tmp_path / "run")
-
-
-def test_the_fingerprint_is_of_the_content_not_of_the_folder(source, tmp_path):
-    split = Split(source, 0.2, seed=0)
-    load_or_build(split, Bytes(), tmp_path / "one")
-    shutil.copytree(tmp_path / "one", tmp_path / "two")
-    load_or_build(split, Bytes(), tmp_path / "two")
-    assert len(list((tmp_path / "two").glob("corpus-*"))) == 1

@@ -2,14 +2,12 @@ from collections import Counter
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from corpora import token_row
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.data import Bytes, Denoising, Packed, StandardLibrary, TrainTokenizer
+from jaxformer.data import Bytes, Denoising, StandardLibrary, TrainTokenizer
 from jaxformer.data.objectives.denoising import delete, ends_of_sentences, infill, permute_sentences
-from jaxformer.errors import ConfigError
 
 TOKENIZER = Bytes().fit([], Denoising.special_tokens)
 CLS, MASK = (int(TOKENIZER.special_ids(role)[0]) for role in ("cls", "mask"))
@@ -127,8 +125,3 @@ def test_without_noise_inputs_are_the_targets():
     row = row_of("One. Two. Three.", 30)
     example = objective.bind(TOKENIZER, 32)(row, np.random.default_rng(0))
     np.testing.assert_array_equal(example["inputs"], example["targets"])
-
-
-def test_what_cannot_work_is_refused():
-    with pytest.raises(ConfigError, match="Denoising takes each row as one text"):
-        Denoising().validate(Packed(), 100)

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from corpora import all_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,12 +32,6 @@ def config(tmp_path):
         batch_size=4,
         validation_fraction=0.2,
     )
-
-
-def all_rows(dataset):
-    batches = list(dataset.epoch(batch_size=dataset.num_rows))
-    assert len(batches) == 1
-    return batches[0]
 
 
 def test_a_pair_is_laid_out_as_bert_does(config, tmp_path):

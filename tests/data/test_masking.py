@@ -8,15 +8,12 @@ from hypothesis import strategies as st
 
 from jaxformer.data import (
     Bytes,
-    Joined,
     MaskedLM,
-    Packed,
     StandardLibrary,
     TokenRow,
     TrainTokenizer,
 )
 from jaxformer.data.objectives.masking import Vocabulary, find_units, frame
-from jaxformer.errors import ConfigError
 
 TEXTS = [document.text for document in StandardLibrary(max_bytes=100_000).documents()]
 TOKENIZERS = {
@@ -195,9 +192,3 @@ def test_spans_are_geometric_and_bounded():
     mean = sum(length * count for length, count in lengths.items()) / sum(lengths.values())
     assert 3.4 < mean < 4.0
     assert lengths[1] > lengths[2] > lengths[4] > lengths[9] > 0
-
-
-def test_what_cannot_work_is_refused():
-    with pytest.raises(ConfigError, match="sequence_length = 2"):
-        MaskedLM().validate(Joined(), 2)
-    MaskedLM().validate(Packed(), 3)

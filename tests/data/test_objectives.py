@@ -11,14 +11,15 @@ from jaxformer.data import (
     CausalLM,
     DataConfig,
     Denoising,
+    Joined,
     MaskedLM,
+    Packed,
     PrefixLM,
     SentencePairs,
     SpanCorruption,
     TokenizerFile,
     TokenRow,
 )
-from jaxformer.data.objectives.base import teacher_forced
 from jaxformer.errors import ConfigError
 
 OBJECTIVES = {
@@ -160,15 +161,23 @@ def test_prefixes_are_uniform():
     assert ((counts - 50) ** 2 / 50).sum() < 160, "chi-squared, 99 degrees of freedom"
 
 
-def test_teacher_forcing_shifts_the_targets():
-    example = teacher_forced(
-        np.array([5, 6]), np.array([7, 8, 9]), {"inputs": 3, "decoder_inputs": 5}, 0, 1
-    )
-    assert {name: value.tolist() for name, value in example.items()} == {
-        "inputs": [5, 6, 0],
-        "segments": [1, 1, 0],
-        "decoder_inputs": [1, 7, 8, 0, 0],
-        "decoder_segments": [1, 1, 1, 0, 0],
-        "targets": [7, 8, 9, 0, 0],
-        "weights": [1, 1, 1, 0, 0],
-    }
+@pytest.mark.parametrize(
+    ("objective", "packing", "length", "message"),
+    [
+        (Denoising(), Packed(), 100, "Denoising takes each row as one text"),
+        (SentencePairs(), Packed(), 100, "SentencePairs takes each row as one text"),
+        (SpanCorruption(), Packed(), 100, r"Packed\(\): SpanCorruption takes each row as one text"),
+        (MaskedLM(), Joined(), 2, "sequence_length = 2"),
+        (SentencePairs(), Joined(), 4, "sequence_length = 4"),
+        (SpanCorruption(), Joined(), 2, "sequence_length = 2"),
+        (SpanCorruption(), Joined(), 2048, "sequence_length = 2048 needs 115 sentinels"),
+    ],
+)
+def test_rows_that_an_objective_cannot_use_are_refused(objective, packing, length, message):
+    with pytest.raises(ConfigError, match=message):
+        objective.validate(packing, length)
+
+
+def test_rows_that_an_objective_can_just_use():
+    MaskedLM().validate(Packed(), 3)
+    SpanCorruption(mean_span=20.0).validate(Joined(), 2048)

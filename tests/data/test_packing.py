@@ -82,24 +82,6 @@ def test_packed_segments_are_pieces_of_documents(lengths, size):
             )
 
 
-def test_packed_keeps_whole_documents_and_ends_each_with_end_of_text():
-    # Documents with their end-of-text: 3 and 2 tokens, and 8, which fill a row and leave 3.
-    full, alone, shared = examples(Packed(), stream_of([2, 1, 7]), 5)
-    np.testing.assert_array_equal(full["inputs"], [END, 5, 6, 7, 8])
-    np.testing.assert_array_equal(full["targets"], [5, 6, 7, 8, 9])
-    np.testing.assert_array_equal(full["segments"], 1)
-    np.testing.assert_array_equal(shared["inputs"], [END, 4, 9, 10, 11])
-    np.testing.assert_array_equal(shared["targets"], [4, END, 10, 11, END])
-    np.testing.assert_array_equal(shared["segments"], [1, 1, 2, 2, 2])
-    np.testing.assert_array_equal(shared["positions"], [0, 1, 0, 1, 2])
-    np.testing.assert_array_equal(shared["weights"], 1)
-    np.testing.assert_array_equal(alone["inputs"], [END, 2, 3, PAD, PAD])
-    np.testing.assert_array_equal(alone["targets"], [2, 3, END, PAD, PAD])
-    np.testing.assert_array_equal(alone["weights"], [1, 1, 1, 0, 0])
-    np.testing.assert_array_equal(alone["segments"], [1, 1, 1, 0, 0])
-    np.testing.assert_array_equal(alone["positions"], [0, 1, 2, 0, 0])
-
-
 @pytest.mark.parametrize("packing", [Joined(), Packed()], ids=str)
 def test_a_blank_row_has_the_arrays_of_the_others(packing):
     rows = packing.rows(stream_of([3, 9]), 4, PAD)

@@ -4,9 +4,8 @@ import gzip
 import json
 import pickle
 
-import pyarrow
-import pyarrow.parquet
 import pytest
+from corpora import write_rows
 
 from jaxformer.data.files.find import find_files, stamps
 from jaxformer.data.files.tables import read_records
@@ -42,19 +41,12 @@ def corpus(tmp_path):
     (home / "books" / "a.txt").write_text("one\n\ntwo\n")
     (home / "books" / "deep" / "b.txt.gz").write_bytes(gzip.compress(b"three\nfour\n"))
     (home / "books" / ".hidden.txt").write_text("not this")
-    lines = "".join(json.dumps(row) + "\n" for row in ROWS)
-    (home / "rows.jsonl").write_text(lines)
-    (home / "rows.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
-    with pyarrow.CompressedOutputStream(str(home / "rows.jsonl.zst"), "zstd") as file:
-        file.write(lines.encode())
+    for name in ("rows.jsonl", "rows.jsonl.gz", "rows.jsonl.zst", "rows.parquet", "file.arrow"):
+        write_rows(home / name, ROWS)
     (home / "rows.json").write_text(json.dumps(ROWS))
     (home / "rows.csv").write_text(
         "text,label\n" + "".join(f"{r['text']},{r['label']}\n" for r in ROWS)
     )
-    table = pyarrow.Table.from_pylist(ROWS)
-    pyarrow.parquet.write_table(table, home / "rows.parquet")
-    with pyarrow.ipc.new_file(str(home / "rows.arrow"), table.schema) as writer:
-        writer.write_table(table)
     return home
 
 
@@ -84,7 +76,7 @@ def test_documents_are_those_of_the_disk(store, corpus):
 
 @pytest.mark.parametrize(
     "name", ["rows.jsonl", "rows.jsonl.gz", "rows.jsonl.zst", "rows.json", "rows.csv",
-             "rows.parquet", "rows.arrow"]
+             "rows.parquet", "file.arrow"]
 )  # fmt: skip
 def test_rows_are_those_of_the_disk(bucket, corpus, name):
     url = uploaded(corpus, f"{bucket}/corpus")

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.data import Bytes, Joined, MaskedLM, Packed, SentencePairs, TokenStream
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.data import Bytes, Joined, SentencePairs, TokenStream
+from jaxformer.errors import DataError
 
 TOKENIZER = Bytes().fit([], SentencePairs.special_tokens)
 CLS, SEP = (int(TOKENIZER.special_ids(role)[0]) for role in ("cls", "sep"))
@@ -108,12 +108,7 @@ def test_tokens_are_masked_as_in_masked_language_modelling(label):
         assert not np.isin(example["targets"][chosen], [CLS, SEP, PAD]).any()
 
 
-def test_what_cannot_work_is_refused():
-    with pytest.raises(ConfigError, match="SentencePairs takes each row as one text"):
-        SentencePairs().validate(Packed(), 100)
-    with pytest.raises(ConfigError, match="sequence_length = 4"):
-        SentencePairs().validate(Joined(), 4)
+def test_the_next_sentence_needs_two_documents():
     with pytest.raises(DataError, match=r"next_sentence needs two documents .* and 1 of 3 have"):
         examples_of(20, documents=[[1, 2, 3], [4], []])
     assert len(examples_of(20, "sentence_order", [[1, 2, 3], [4], []])) == 1
-    assert SentencePairs(masking=MaskedLM(whole_word=True)).masking.whole_word

@@ -7,7 +7,7 @@ from corpora import token_row
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.data import Bytes, Joined, Packed, SpanCorruption
+from jaxformer.data import Bytes, Joined, SpanCorruption
 from jaxformer.data.objectives.span_corruption import corrupt, noise_counts, noise_mask
 from jaxformer.errors import ConfigError
 
@@ -113,16 +113,6 @@ def test_corruption_token_by_token(noise, final):
     assert [part.tolist() for part in found] == [source, targets]
 
 
-def test_the_example_of_the_paper():
-    text = ["Thank", "you", "for", "inviting", "me", "to", "your", "party", "last", "week", "."]
-    tokens = np.arange(len(text))
-    noise = np.isin(text, ["for", "inviting", "last"])
-    names = [*text, "<X>", "<Y>", "<Z>"]
-    source, targets = corrupt(tokens, noise, np.array([11, 12, 13]), final_sentinel=True)
-    assert " ".join(names[i] for i in source) == "Thank you <X> me to your party <Y> week ."
-    assert " ".join(names[i] for i in targets) == "<X> for inviting <Y> last <Z>"
-
-
 def test_all_masks_are_equally_likely():
     # 10 tokens, of which 4 go in 2 spans: 5 x 3 ways to cut what stays and what goes.
     rng, draws = np.random.default_rng(0), 15_000
@@ -186,13 +176,3 @@ def test_targets_are_padded_to_a_length():
     assert found["weights"].sum() == expected["weights"].sum() > 0
     with pytest.raises(ConfigError, match=f"target_length = 8: must be at least the {length} "):
         SpanCorruption(target_length=8).validate(Joined(), 60)
-
-
-def test_what_cannot_work_is_refused():
-    with pytest.raises(ConfigError, match=r"Packed\(\): SpanCorruption takes each row as one text"):
-        SpanCorruption().validate(Packed(), 100)
-    with pytest.raises(ConfigError, match="sequence_length = 2048 needs 115 sentinels"):
-        SpanCorruption().validate(Joined(), 2048)
-    SpanCorruption(mean_span=20.0).validate(Joined(), 2048)
-    with pytest.raises(ConfigError, match="sequence_length = 2"):
-        SpanCorruption().validate(Joined(), 2)

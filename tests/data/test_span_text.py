@@ -3,6 +3,7 @@ import json
 
 import numpy as np
 import pytest
+from corpora import write_rows
 
 from jaxformer.data import Bytes, TrainTokenizer
 from jaxformer.data.tasks import SpanText
@@ -186,22 +187,16 @@ def flat_rows(folder):
 @pytest.mark.parametrize("form", ["lines", "list", "data", "indented data", "jsonl", "parquet"])
 def test_every_form_of_the_same_questions(form, tmp_path):
     rows = flat_rows(tmp_path)
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
     texts = {
-        "lines": lines,
-        "jsonl": lines,
         "list": json.dumps(rows),
         "data": json.dumps({"version": 2, "data": rows}),
         "indented data": json.dumps({"data": rows}, indent=1),
     }
     file = tmp_path / ("a." + (form if form in ("jsonl", "parquet") else "json"))
-    if form == "parquet":
-        import pyarrow
-        import pyarrow.parquet
-
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
-    else:
+    if form in texts:
         file.write_text(texts[form])
+    else:
+        write_rows(file, rows)
     expected = read_questions(squad(tmp_path))
     found = [dataclasses.replace(question, where="") for question in read_questions(str(file))]
     assert found == [dataclasses.replace(question, where="") for question in expected]

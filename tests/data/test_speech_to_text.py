@@ -125,15 +125,6 @@ def test_a_row_that_cannot_be_used(home, tmp_path, line, words):
         data.prepare(tmp_path)
 
 
-@pytest.mark.torch
-def test_one_bad_row_costs_that_row(home, tmp_path):
-    (home / "words.wav").write_text("not a sound")
-    lines = [f"{n % 4}.wav,w{n}" for n in range(30)]
-    train = table(home, ["words.wav,w1", *lines], "many.csv")
-    data = resolved(home, train=train, on_bad_row="skip")
-    assert data.prepare(tmp_path).train.num_rows == 30
-
-
 def test_error_rates_compare_words_without_case_and_punctuation():
     found = ErrorRates().scores(["Hello,  World", "a b"], [("hello world!",), ("a c d",)])
     assert found == {"wer": 2 / 5, "cer": pytest.approx(3 / 16)}

@@ -1,11 +1,11 @@
 """The formats of tables: each gives the same rows, and each damage one sentence."""
 
-import gzip
 import json
 import random
 
 import pyarrow
 import pytest
+from corpora import compressed, write_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
@@ -33,26 +33,8 @@ TEXTS = {
 
 
 def write(path, rows=ROWS):
-    """Writes rows in the format that the file's ending names."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table = pyarrow.Table.from_pylist(rows)
-    name = path.name
-    if name.endswith(".parquet"):
-        parquet.write_table(table, path, row_group_size=2)
-    elif name.endswith(".arrow"):
-        make = pyarrow.ipc.new_file if "file" in name else pyarrow.ipc.new_stream
-        with make(path, table.schema) as out:
-            out.write_table(table, max_chunksize=2)
-    else:
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        path.write_bytes(compressed(text.encode(), name))
+    write_rows(path, rows)
     return path
-
-
-def compressed(content, name):
-    if name.endswith(".gz"):
-        return gzip.compress(content)
-    return pyarrow.compress(content, "zstd", asbytes=True) if name.endswith(".zst") else content
 
 
 def values(path, **options):

@@ -62,10 +62,17 @@ def test_a_long_sentence_is_cut_on_request(config, tmp_path):
     assert (batch["inputs"][0] != data.tokenizer.pad_id).all()
 
 
-def test_a_missing_column_is_named(tmp_path):
-    (tmp_path / "a.txt").write_text("EU NNP ORG\n")
-    with pytest.raises(DataError, match=r"a\.txt:1: no column 3; there are 3.*EU | NNP | ORG"):
-        list(ColumnFile(str(tmp_path / "a.txt"), tag=3).sentences())
+@pytest.mark.parametrize(
+    ("text", "tag", "message"),
+    [
+        ("EU NNP ORG\n", 3, r"no column 3; there are 3.*EU | NNP | ORG"),
+        ("EU\nrejects\n", -1, "word=0 and tag=-1 are the same column of 1"),
+    ],
+)
+def test_columns_that_cannot_be_are_named(tmp_path, text, tag, message):
+    (tmp_path / "a.txt").write_text(text)
+    with pytest.raises(DataError, match=rf"a\.txt:1: {message}"):
+        list(ColumnFile(str(tmp_path / "a.txt"), tag=tag).sentences())
 
 
 def test_python_tokens_are_those_of_the_library():
@@ -103,12 +110,6 @@ def test_the_default_needs_no_file(tmp_path):
     batch = data.train.batch(0)
     assert set(np.unique(batch["targets"])) <= set(range(6))
     assert (batch["weights"] <= batch["segments"]).all()
-
-
-def test_a_word_that_is_its_own_tag_is_refused(tmp_path):
-    (tmp_path / "a.txt").write_text("EU\nrejects\n")
-    with pytest.raises(DataError, match=r"a\.txt:1: word=0 and tag=-1 are the same column of 1"):
-        list(ColumnFile(str(tmp_path / "a.txt")).sentences())
 
 
 def test_a_sentence_without_tokens_counts_for_nothing(config, tmp_path):

@@ -46,22 +46,6 @@ def targets(batches):
     return Counter(t for batch in batches for t in batch["targets"][batch["weights"] > 0].tolist())
 
 
-def test_an_epoch_of_training_holds_every_token_once(datasets):
-    train = datasets.train
-    for epoch in range(3):
-        rows = range(epoch * train.num_rows, (epoch + 1) * train.num_rows)
-        batches = [train.batch(n // 5, [n % 5]) for n in rows]
-        assert targets(batches) == Counter(train.examples.stream.tokens[1:].tolist())
-
-
-def test_the_order_is_a_function_of_the_seed(config, tmp_path):
-    seeds = [dataclasses.replace(config, seed=seed) for seed in (3, 3, 4, 2**40)]
-    first, again, *others = (c.prepare(tmp_path).train.batch(7)["inputs"] for c in seeds)
-    np.testing.assert_array_equal(first, again)
-    for other in others:
-        assert (first != other).any()
-
-
 def test_the_seed_leaves_the_validation_rows_alone(config, tmp_path):
     one, other = (
         dataclasses.replace(config, seed=seed).prepare(tmp_path).validation for seed in (0, 1)
@@ -70,20 +54,9 @@ def test_the_seed_leaves_the_validation_rows_alone(config, tmp_path):
         assert_same(first, second)
 
 
-@pytest.mark.parametrize("start", [0, 1, 7, 100])
-def test_starting_at_a_step_equals_going_there(datasets, start):
-    whole = list(datasets.train.iterate(stop_step=start + 6))
-    resumed = list(datasets.train.iterate(start, stop_step=start + 6))
-    assert len(whole) == start + 6
-    assert len(resumed) == 6
-    for step, (expected, found) in enumerate(zip(whole[start:], resumed, strict=True), start):
-        assert_same(expected, found)
-        assert_same(expected, datasets.train.batch(step))
-
-
 def test_iteration_goes_on_without_end_and_can_be_closed(datasets):
-    iterator = datasets.train.iterate(10**9)
-    assert_same(next(iterator), datasets.train.batch(10**9))
+    iterator = datasets.train.iterate(10**9, rows=[3, 1])
+    assert_same(next(iterator), datasets.train.batch(10**9, rows=[3, 1]))
     iterator.close()
     assert list(datasets.train.iterate(5, stop_step=5)) == []
 
@@ -96,13 +69,6 @@ def test_hosts_read_together_what_one_would(datasets, hosts, cuts):
         for part in parts:
             found = datasets.train.batch(step, rows=part)
             assert_same(found, {key: value[part] for key, value in whole.items()})
-
-
-def test_iterators_of_hosts_read_their_rows(datasets):
-    iterators = [datasets.train.iterate(2, rows=rows, stop_step=6) for rows in ([0, 1], [2, 3, 4])]
-    for step, (first, second) in enumerate(zip(*iterators, strict=True), start=2):
-        joined = {key: np.concatenate([first[key], second[key]]) for key in first}
-        assert_same(joined, datasets.train.batch(step))
 
 
 @pytest.mark.parametrize("batch_size", [None, 1, 4, 1000])

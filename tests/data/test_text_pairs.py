@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxformer.data import Bytes, TokenizerFile
-from jaxformer.data.tasks import BLEU, ROUGE, AnswerMatch, AnswerText, ParallelText, SummaryText
+from jaxformer.data.tasks import AnswerText, SummaryText
 from jaxformer.errors import DataError
 from jaxformer.io.tables import write_table
 
@@ -48,12 +48,6 @@ def test_no_prefix_and_a_table_for_validation(tmp_path):
     assert validation.validation.num_rows == 12
 
 
-def test_what_is_measured():
-    assert SummaryText().metric == ROUGE()
-    assert AnswerText().metric == AnswerMatch()
-    assert ParallelText().metric == BLEU()
-
-
 @pytest.mark.parametrize(
     ("fields", "rows", "message"),
     [
@@ -62,7 +56,6 @@ def test_what_is_measured():
             ROWS,
             r"jsonl:1: no column 'document'; the columns are: 'article'",
         ),
-        ({}, [{"article": "x", "highlights": None}], r"jsonl:1: column 'highlights' holds None"),
         ({}, [], r"train\.jsonl has no rows"),
         ({"prefix": "p" * 60}, ROWS, r"jsonl:\d+: 9\d tokens, more than data\.source_length = 80"),
     ],

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from corpora import write_rows
+from corpora import all_rows, write_rows
 
 from jaxformer.data import Bytes
 from jaxformer.data.chat import UnpairedPreferenceData
@@ -60,7 +60,7 @@ def test_a_batch_has_the_answers_and_those_to_other_prompts(tmp_path):
         for n in range(9)
     ]
     data = config(write(tmp_path, rows)).prepare(tmp_path / "run")
-    (batch,) = data.train.epoch(batch_size=data.train.num_rows)
+    batch = all_rows(data.train)
     assert batch["inputs"].shape == (data.train.num_rows, 2, 64)
     others = []
     for inputs, targets, weights, desirable in zip(
@@ -92,13 +92,13 @@ def test_long_rows_are_cut_dropped_or_refused(tmp_path):
     for too_long, left in (("cut", 12), ("drop", 11)):
         data = config(file, too_long=too_long, validation=str(file)).prepare(tmp_path / too_long)
         assert data.train.num_rows == left
-        (batch,) = data.train.epoch(batch_size=data.train.num_rows)
+        batch = all_rows(data.train)
         assert (batch["weights"].sum(2) > 0).all()
 
 
 def test_a_file_of_undesirable_answers_alone(tmp_path):
     validation = write(tmp_path, [{"prompt": "b", "completion": "c", "label": True}] * 2)
     data = config(KTO, validation=str(validation)).prepare(tmp_path / "run")
-    (batch,) = data.train.epoch(batch_size=data.train.num_rows)
+    batch = all_rows(data.train)
     assert not batch["desirable"].any()
     assert "0 desirable and 20 not" in data.summary[0][1]
