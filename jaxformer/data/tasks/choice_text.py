@@ -12,7 +12,6 @@ from jaxformer.data.dataset import Batch, ExampleSource
 from jaxformer.data.files.lines import encodable
 from jaxformer.data.files.record import Record
 from jaxformer.data.tasks.sequences import EncodedText, SequenceData, model_inputs
-from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import DataError
 
 
@@ -114,10 +113,7 @@ class ChoiceText(SequenceData[ChoiceRow]):
         start = "" if self.start is None else record.text(self.start) + " "
         return tuple(start + text for text in found)
 
-    def examples(
-        self, rows: Sequence[ChoiceRow], tokenizer: Tokenizer, labels: Sequence[str] = ()
-    ) -> "ChoiceExamples":
-        """Returns rows as arrays."""
+    def examples(self, rows, tokenizer, labels=()) -> "ChoiceExamples":
         del labels
         count = self.num_choices
         encoder = self.encoder(tokenizer)

@@ -24,7 +24,6 @@ from jaxformer.data.labels import (
     names_in,
 )
 from jaxformer.data.tasks.sequences import SequenceData, SequenceExamples
-from jaxformer.data.tokenizers.specs import Tokenizer
 
 
 class LabelledRow(NamedTuple):
@@ -86,9 +85,7 @@ class LabelledRows(SequenceData[LabelledRow]):
     def label_names(self, train):
         return in_order(self.label_kind.names(row.label for row in train), self.label_order)
 
-    def examples(
-        self, rows: Sequence[LabelledRow], tokenizer: Tokenizer, labels: Sequence[str] = ()
-    ) -> SequenceExamples:
+    def examples(self, rows, tokenizer, labels=()) -> SequenceExamples:
         """Returns rows as arrays; rows without a label have weight 0."""
         if None in (row.label for row in rows):
             kind, weight = self.label_kind, 0.0

@@ -26,7 +26,6 @@ from jaxformer.data.tasks.sequences import (
     encode_each,
     model_inputs,
 )
-from jaxformer.data.tokenizers.specs import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.io.files import read_json
 from jaxformer.io.notices import warn_once
@@ -201,9 +200,7 @@ class SpanText(SequenceData[Question]):
     def texts(self, row: Question) -> tuple[str, str]:
         return row.text, row.context
 
-    def examples(
-        self, rows: Sequence[Question], tokenizer: Tokenizer, labels: Sequence[str] = ()
-    ) -> "SpanExamples":
+    def examples(self, rows, tokenizer, labels=()) -> "SpanExamples":
         """Returns the rows of questions, several for a long context."""
         words = [_words(question.context) for question in rows]
         pieces = encode_each((text for context in words for text, _, _ in context), tokenizer)

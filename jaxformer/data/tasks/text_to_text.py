@@ -12,7 +12,7 @@ from jaxformer.data.objectives.base import teacher_forced
 from jaxformer.data.rows import TaskData
 from jaxformer.data.tasks.sequences import RowEncoder, SpecialTokens
 from jaxformer.data.tasks.text_metrics import BLEU, TextMetric
-from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
+from jaxformer.data.tokenizers.specs import TokenizerSpec, TrainTokenizer
 from jaxformer.errors import ConfigError, DataError
 
 
@@ -103,9 +103,7 @@ class TextToText(TaskData[TextPair]):
             return frame.gaps[0][0]
         return tokenizer.pad_id if self.start == "pad" else tokenizer.end_of_text_id
 
-    def examples(
-        self, rows: Sequence[TextPair], tokenizer: Tokenizer, labels: Sequence[str] = ()
-    ) -> "TextToTextExamples":
+    def examples(self, rows, tokenizer, labels=()) -> "TextToTextExamples":
         special = SpecialTokens.around_text(tokenizer, own=self.special_tokens == "tokenizer")
         sides = []
         for side, name in enumerate(("source_length", "target_length")):

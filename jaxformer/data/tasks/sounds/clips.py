@@ -80,9 +80,7 @@ class Clips(ClipTable):
     def value(self, record, column):
         return self.spelling(record.text(column))
 
-    def examples(
-        self, rows: Sequence[Clip], tokenizer: Tokenizer, labels: Sequence[str] = ()
-    ) -> "ClipExamples":
+    def examples(self, rows, tokenizer, labels=()) -> "ClipExamples":
         """Returns clips as arrays; one with unknown characters is a bad row."""
         del labels
         encode = partial(self._encoded, tokenizer=tokenizer)

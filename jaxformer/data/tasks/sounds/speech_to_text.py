@@ -117,9 +117,7 @@ class SpeechToText(ClipTable):
             raise DataError(f"{record.where}: no text: {column} is empty; give one")
         return text
 
-    def examples(
-        self, rows: Sequence[Clip], tokenizer: Tokenizer, labels: Sequence[str] = ()
-    ) -> "SpeechToTextExamples":
+    def examples(self, rows, tokenizer, labels=()) -> "SpeechToTextExamples":
         """Returns clips as arrays; one whose text is too long is a bad row."""
         del labels
         encode = partial(self._encoded, tokenizer=tokenizer)

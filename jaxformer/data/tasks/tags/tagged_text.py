@@ -11,7 +11,7 @@ from jaxformer.data.bad_rows import map_rows, read_rows
 from jaxformer.data.labels import Classes, in_order, numbered
 from jaxformer.data.tasks.sequences import EncodedText, SequenceData, SequenceExamples
 from jaxformer.data.tasks.tags.sources import PythonTokens, Sentence, TagSource
-from jaxformer.data.tokenizers.specs import Tokenizer, TokenizerSpec, TrainTokenizer
+from jaxformer.data.tokenizers.specs import TokenizerSpec, TrainTokenizer
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,7 @@ class TaggedText(SequenceData[Sentence]):
         found = Classes().names(word.tag for sentence in train for word in sentence.words)
         return in_order(found, self.label_order)
 
-    def examples(
-        self, rows: Sequence[Sentence], tokenizer: Tokenizer, labels: Sequence[str] = ()
-    ) -> SequenceExamples:
+    def examples(self, rows, tokenizer, labels=()) -> SequenceExamples:
         number = partial(_numbers, tags=labels)
         rows, numbers = map_rows(number, rows, self.on_bad_row, "tags")
         encoder = self.encoder(tokenizer)
