@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from jaxformer.data.tasks.algorithmic import (
-    END,
     EQUALS,
     PAD,
     RULES,
@@ -132,8 +131,3 @@ def test_evaluation_takes_inputs_of_one_length(task):
     (batch,) = validation.epoch(15)
     assert batch["inputs"].shape == (15, 40)
     assert batch["inputs"].max() < VOCAB_SIZE
-
-
-def test_rows_that_fill_a_batch_do_not_count():
-    assert not examples("addition").blank()["weights"].any()
-    assert END in examples("addition").read(0, np.random.default_rng(0))["targets"]

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 import pytest
 from corpora import all_rows, write_rows
@@ -10,10 +9,6 @@ from corpora import all_rows, write_rows
 from jaxformer.data import Bytes
 from jaxformer.data.chat import ChatData, PackedChats, PaddedChats
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.functional import RoPE
-from jaxformer.models import DecoderConfig
-from jaxformer.models.heads.base import DEFAULT_OPTIONS
-from jaxformer.models.parameters import AbstractModel
 
 
 def turns(*contents):
@@ -235,59 +230,3 @@ def test_a_template_that_writes_no_answer_is_an_error_with_its_line(config, tmp_
     )
     with pytest.raises(DataError, match=r"chat\.jsonl:\d+: no answer: the chat template"):
         prepared(config, tmp_path / "run", template=str(file))
-
-
-# The loss ----------------------------------------------------------------------------------------
-
-MODEL = DecoderConfig(
-    vocab_size=264,
-    num_layers=2,
-    model_dim=24,
-    num_heads=6,
-    num_kv_heads=2,
-    head_dim=4,
-    mlp_dim=32,
-    position=RoPE(theta=100.0),
-    compute_dtype="float32",
-)
-
-
-@pytest.fixture(scope="module")
-def loss_and_gradient():
-    """The summed loss of a batch and its gradient, of one model."""
-    model = AbstractModel(MODEL.build)
-    parameters = model.init(jax.random.key(0))
-
-    def loss(parameters, batch):
-        _, sums = model.module(parameters).loss(batch, DEFAULT_OPTIONS)
-        return sums["language_model"].loss
-
-    function = jax.jit(jax.value_and_grad(loss))
-    return lambda batch: function(parameters, {k: v for k, v in batch.items() if k != "row"})
-
-
-@pytest.mark.slow
-def test_packed_equals_padded(config, tmp_path, loss_and_gradient):
-    total, gradients = [], []
-    for name, packing in (("a", PackedChats()), ("b", PaddedChats())):
-        data = prepared(config, tmp_path / name, packing=packing, sequence_length=256)
-        batch = all_rows(data.train)
-        loss, gradient = loss_and_gradient(batch)
-        total.append(loss), gradients.append(gradient)
-    np.testing.assert_allclose(total[0], total[1], rtol=1e-6)
-    for name, one in gradients[0].items():
-        other = gradients[1][name]
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6 * np.abs(other).max())
-
-
-@pytest.mark.more
-def test_an_answer_only_loss_never_depends_on_a_prompts_label(config, tmp_path, loss_and_gradient):
-    batch = all_rows(prepared(config, tmp_path / "run").train)
-    loss, gradient = loss_and_gradient(batch)
-    random = np.random.default_rng(0).integers(0, 264, batch["targets"].shape)
-    others = np.where(batch["weights"] > 0, batch["targets"], random).astype(np.int32)
-    assert (others != batch["targets"]).mean() > 0.5
-    changed_loss, changed = loss_and_gradient(batch | {"targets": others})
-    np.testing.assert_array_equal(loss, changed_loss)
-    for name, one in gradient.items():
-        np.testing.assert_array_equal(one, changed[name])

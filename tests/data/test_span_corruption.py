@@ -1,5 +1,4 @@
 from collections import Counter
-from math import comb
 
 import numpy as np
 import pytest
@@ -139,21 +138,6 @@ def test_masks_have_the_counts_asked_for(length, density, mean_span, seed):
     assert mask[-1]
     assert abs(noise - density * length) <= 1
     assert spans == 1 or abs(noise / spans - mean_span) < mean_span / spans
-
-
-def test_every_span_length_occurs_with_its_share():
-    """Cutting n items into k parts: a part has length l in C(n-l-1, k-2) of C(n-1, k-1) ways."""
-    rng = np.random.default_rng(1)
-    lengths = Counter()
-    for _ in range(3000):
-        mask = noise_mask(200, 0.15, 3.0, rng)  # 30 tokens go in 10 spans
-        edges = np.flatnonzero(np.diff(mask.astype(int), prepend=0, append=0))
-        lengths.update((edges[1::2] - edges[::2]).tolist())
-    total = sum(lengths.values())
-    assert sum(length * count for length, count in lengths.items()) / total == 3.0
-    for length in (1, 3, 8):
-        share = comb(29 - length, 8) / comb(29, 9)
-        assert abs(lengths[length] / total - share) < 5 * (share / total) ** 0.5
 
 
 def test_sentinels_are_the_last_ids_the_first_of_them_last():

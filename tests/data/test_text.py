@@ -106,19 +106,6 @@ def test_a_limited_evaluation_is_spread_over_the_rows(datasets):
     assert targets(everything) == targets(validation.epoch(2))
 
 
-def test_validation_documents_are_not_trained_on(datasets):
-    def opening(stream):
-        pairs = zip(stream.offsets[:-1], stream.offsets[1:], strict=True)
-        return {datasets.tokenizer.decode(stream.tokens[a:b]) for a, b in pairs}
-
-    train, validation = (
-        opening(datasets.train.examples.stream),
-        opening(datasets.validation.examples.stream),
-    )
-    assert not train & validation
-    assert len(train | validation) == 60
-
-
 @dataclasses.dataclass(frozen=True)
 class Noise(RowObjective):
     def bind(self, tokenizer, sequence_length):
