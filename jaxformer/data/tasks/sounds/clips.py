@@ -31,7 +31,6 @@ class Clips(ClipTable):
     """
 
     head: ClassVar[str] = "ctc"
-    sounds_as: ClassVar[str | None] = "waveforms"
 
     text: str | None = None
     """The column of what is said; None: recognised by its name ("text", "sentence", ...)."""

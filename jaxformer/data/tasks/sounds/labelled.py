@@ -54,15 +54,6 @@ class LabelledClips(ClipTable):
         check_fields(self, "data", max_seconds=POSITIVE, buckets=at_least(1))
 
     @property
-    def sounds_as(self) -> str | None:
-        """The array of a row's sound; None: not known before the checkpoint is."""
-        return None if self.form is None else self.form.array
-
-    @property
-    def sampling_rate(self):
-        return self.form.sampling_rate
-
-    @property
     def longest(self) -> int:
         """The samples to which a longer clip is cut."""
         samples = round(self.max_seconds * self.sampling_rate)

@@ -35,7 +35,6 @@ class MaskedSounds(ClipTable):
 
     head: ClassVar[str] = "quantized_frames"
     has_text: ClassVar[bool] = False
-    sounds_as: ClassVar[str | None] = "waveforms"
     other: ClassVar[None] = None
 
     train: str = "sounds"

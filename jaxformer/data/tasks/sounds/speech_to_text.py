@@ -51,7 +51,6 @@ class SpeechToText(ClipTable):
         Radford et al., 2022 (https://arxiv.org/abs/2212.04356), section 2.3.
     """
 
-    sounds_as: ClassVar[str | None] = "spectrograms"
     longer: ClassVar[str] = "the {:g} of a window: cut the clip"
     product: ClassVar[tuple[str, str]] = ("transcript", "transcripts")
     """What the model writes, in the singular and the plural."""
@@ -98,10 +97,6 @@ class SpeechToText(ClipTable):
     @property
     def form(self) -> LogMel:
         return self.features
-
-    @property
-    def sampling_rate(self):
-        return self.features.sampling_rate
 
     @property
     def max_seconds(self):

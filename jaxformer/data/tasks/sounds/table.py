@@ -67,13 +67,18 @@ class ClipTable(TaskData[Clip]):
 
     @property
     @abc.abstractmethod
-    def form(self) -> SoundForm:
-        """How sounds are read."""
+    def form(self) -> SoundForm | None:
+        """How sounds are read; None: as the checkpoint says."""
 
     @property
-    @abc.abstractmethod
+    def sounds_as(self) -> str | None:
+        """The array of a row's sound; None: not known before the checkpoint is."""
+        return None if self.form is None else self.form.array
+
+    @property
     def sampling_rate(self) -> int:
         """Samples per second that the model reads."""
+        return self.form.sampling_rate
 
     @property
     @abc.abstractmethod
@@ -82,7 +87,7 @@ class ClipTable(TaskData[Clip]):
 
     def value(self, record: Record, column: str) -> str:
         """Returns the text or the label of a row."""
-        raise NotImplementedError
+        return record.text(column)
 
     @abc.abstractmethod
     def described(self, train: Dataset) -> list[tuple[str, str]]:
