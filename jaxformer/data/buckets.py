@@ -26,7 +26,6 @@ class SizedExamples(ExampleSource):
         return len(self.sizes)
 
     def read(self, index: int, rng: np.random.Generator) -> Batch:
-        """Returns a row that is padded to the longest."""
         return self.read_padded(index, rng, int(self.sizes.max()))
 
     @abc.abstractmethod

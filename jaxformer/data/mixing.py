@@ -25,12 +25,10 @@ class ConcatenatedExamples(ExampleSource):
         return int(self._starts[-1])
 
     def read(self, index: int, rng: np.random.Generator) -> Batch:
-        """Returns row `index` of all rows."""
         source = self.source_of(index)
         return self.sources[source].read(index - int(self._starts[source]), rng)
 
     def blank(self) -> Batch:
-        """Returns a blank row of the first source."""
         return self.sources[0].blank()
 
     def source_of(self, index: int) -> int:
@@ -64,7 +62,6 @@ class MixedExamples(ConcatenatedExamples):
         self.weights = tuple(turns / sum(self._turns) for turns in self._turns)
 
     def index(self, number: int, seed: int) -> int:
-        """Returns which row is number n of the endless order of training."""
         before = self.counts(number)
         after = self.counts(number + 1)
         (source,) = (i for i, count in enumerate(before) if after[i] > count)
@@ -72,7 +69,6 @@ class MixedExamples(ConcatenatedExamples):
         return int(self._starts[source]) + own
 
     def epochs(self, number: int) -> tuple[float, ...]:
-        """Returns how often the first `number` rows of the order go through each source."""
         counts = zip(self.counts(number), self.sources, strict=True)
         return tuple(count / len(source) for count, source in counts)
 

@@ -196,11 +196,6 @@ def test_the_template_stays_with_the_run(config, tmp_path):
     assert all_rows(again.train)["inputs"].tolist() == all_rows(data.train)["inputs"].tolist()
 
 
-def test_a_template_file_that_is_not_there_is_an_error(config, tmp_path):
-    with pytest.raises(ConfigError, match=r"data\.template = '.*gone\.jinja': must be ChatML, "):
-        prepared(config, tmp_path / "run", template=str(tmp_path / "gone.jinja"))
-
-
 def test_a_missing_template_names_the_remedy(config, tmp_path):
     with pytest.raises(DataError, match=r"chat\.jsonl:\d+: a chat template is missing: .*ChatML"):
         prepared(config, tmp_path / "run", template=None)
@@ -211,9 +206,11 @@ def test_templates_have_names(config, name):
     assert dataclasses.replace(config, template=name).template == name
 
 
-def test_an_unknown_template_is_an_error_before_any_work(config):
+def test_an_unknown_template_is_an_error(config, tmp_path):
     with pytest.raises(ConfigError, match=r"data\.template = 'ChatMl2': must be .*did you mean"):
-        dataclasses.replace(config, template="ChatMl2")
+        dataclasses.replace(config, template="ChatMl2")  # before any work
+    with pytest.raises(ConfigError, match=r"data\.template = '.*gone\.jinja': must be ChatML, "):
+        prepared(config, tmp_path / "run", template=str(tmp_path / "gone.jinja"))
 
 
 def test_a_chat_that_the_template_refuses_is_an_error_with_its_line(config, tmp_path):

@@ -160,13 +160,6 @@ def test_words_of_wordpiece_are_told_apart():
     assert words == ["the", "unforgettable", "argument", "(", "s", ")", "returned"]
 
 
-def test_without_whole_words_units_are_tokens():
-    tokenizer = TOKENIZERS["bpe"]
-    ids = tokenizer.encode("unforgettable words")
-    units = find_units(ids, np.ones_like(ids), Vocabulary.of(tokenizer), whole_word=False)
-    assert units.tolist() == [[place, place + 1] for place in range(len(ids))]
-
-
 @given(seed=st.integers(0, 2**32), max_span=st.none() | st.integers(1, 5))
 def test_whole_words_are_chosen_whole(seed, max_span):
     tokenizer = TOKENIZERS["bpe"]

@@ -117,7 +117,6 @@ class ConversationData(RowData[Row]):
         )
 
     def prepare_validation(self, folder: str | os.PathLike) -> Datasets:
-        """Reads and renders the rows for validation."""
         rows = self.validation_rows()
         if rows is None:
             return self.prepare(folder)

@@ -83,7 +83,6 @@ class ChatExamples(ExampleSource):
         return row
 
     def blank(self) -> Batch:
-        """Returns a row of padding, whose weights are 0."""
         return next_tokens(self._rows.blank())
 
 

@@ -120,11 +120,9 @@ class RowExamples(ExampleSource):
         return self.rows.num_rows
 
     def read(self, index: int, rng: np.random.Generator) -> Batch:
-        """Returns the objective's example of row `index`."""
         return self._function(self.rows.read(index), rng)
 
     def blank(self) -> Batch:
-        """Returns the objective's example of a row of padding."""
         return self._function(self.rows.blank(), np.random.default_rng(0))
 
 

@@ -255,7 +255,6 @@ class SequenceExamples(ExampleSource):
         return len(self._texts)
 
     def read(self, index: int, rng: np.random.Generator) -> Batch:
-        """Returns the model's inputs and the other arrays of a row."""
         inputs = model_inputs(self._texts[index], self._length, self._pad_id)
         per_token = self._per_token.items()
         return (

@@ -110,7 +110,6 @@ class DataConfig(Data):
         return replace(data, summary=(*summary, *data.summary))
 
     def prepare_validation(self, folder: str | os.PathLike) -> Datasets:
-        """Reads the documents for validation, or loads their tokens from the run's folder."""
         if self.validation is not None:
             return self._with_validation(None, None, load_tokenizer(Path(folder, "tokenizer")))
         corpora = [load_corpus(home, folder) for home in self._corpus_folders(folder)]

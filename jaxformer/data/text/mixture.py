@@ -65,15 +65,12 @@ class Mixture(TextSource):
         return MixedExamples(examples, self.weights or tuple(map(float, sizes)))
 
     def documents(self) -> Iterator[Document]:
-        """Yields the documents of each source, one source after the other."""
         for number, source in enumerate(self.sources):
             for document in source.documents():
                 yield Document(f"{number}/{document.name}", document.text)
 
     def fingerprint(self) -> str:
-        """Returns a digest of the fingerprints of the sources."""
         return digest_of(["Mixture", *(source.fingerprint() for source in self.sources)])
 
     def former_fingerprint(self) -> str:
-        """Returns a digest of the fingerprints that earlier versions gave to the sources."""
         return digest_of(["Mixture", *(source.former_fingerprint() for source in self.sources)])

@@ -141,7 +141,6 @@ class Packed(Packing):
     """
 
     def rows(self, stream: TokenStream, sequence_length: int, pad_id: int) -> Rows:
-        """Returns the rows: the full ones first, then the packed ones."""
         starts, lengths = _pieces(stream.offsets, sequence_length)
         row_of = best_fit_decreasing(lengths, sequence_length)
         return PackedRows(stream, sequence_length, pad_id, starts, lengths, row_of)

@@ -147,7 +147,6 @@ class ByteTokenizer(Tokenizer):
 
     @property
     def backend_tokenizer(self) -> RustTokenizer:
-        """The equivalent byte-level BPE without merges."""
         alphabet = tokenizer_training.byte_alphabet()
         ids = {character: byte for byte, character in enumerate(alphabet)}
         rust = tokenizer_training.byte_level(models.BPE(ids, []))

@@ -173,7 +173,6 @@ class PairExamples(ExampleSource):
         return row
 
     def blank(self) -> Batch:
-        """Returns a row of padding, whose weights are 0."""
         shape = 2, self._length
         return {
             "inputs": np.full(shape, self._pad_id, np.int32),

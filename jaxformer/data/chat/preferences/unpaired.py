@@ -140,7 +140,6 @@ class JudgedExamples(PairExamples):
         return super().read(index, rng) | {DESIRABLE: np.int32(self._desirable[index])}
 
     def blank(self) -> Batch:
-        """Returns a row of padding, whose weights are 0."""
         return super().blank() | {DESIRABLE: np.int32(0)}
 
 

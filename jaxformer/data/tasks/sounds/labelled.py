@@ -72,7 +72,6 @@ class LabelledClips(ClipTable):
         return label_of(record, column)
 
     def check_length(self, where, samples):
-        """Raises DataError for a clip that the model cannot read."""
         if samples < self.form.shortest:
             raise DataError(
                 f"{where}: {samples:,} samples at {self.sampling_rate:,} Hz: must have at least "

@@ -124,7 +124,6 @@ class MaskedSounds(ClipTable):
         return read_rows(source, clip, self.on_bad_row, lambda malformed: files, "sounds")
 
     def check_length(self, where, samples):
-        """Raises DataError for a sound that is too short."""
         if samples < self._samples(self.min_seconds):
             raise DataError(
                 f"{where}: {samples / self.sampling_rate:,.2f} seconds, less than "
