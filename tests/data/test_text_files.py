@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import json
-import pickle
 
 import pyarrow
 import pytest
@@ -50,20 +49,6 @@ def test_a_folder_of_all_formats_is_its_documents(mixed):
         Document("e.parquet:2", "wor"),
     ]
     assert list(Files(str(mixed / "README.md")).documents()) == [Document("README.md", "not taken")]
-
-
-def test_parts_can_be_sent_to_other_processes_and_give_the_documents(mixed):
-    for source in (
-        Files(str(mixed)),
-        TextFiles(str(mixed), "*.txt*"),
-        JsonLines(str(mixed), pattern="*.gz"),
-    ):
-        parts = [pickle.loads(pickle.dumps(part)) for part in source.parts()]
-        assert len(parts) == len(source.files())
-        if not isinstance(source, JsonLines):
-            read = [document for part in parts for document in part()]
-            assert read == list(source.documents())
-            assert [document for part in parts for document in part()] == read  # once more
 
 
 def test_other_fields_hold_text_and_rows_without_it_are_named(mixed):

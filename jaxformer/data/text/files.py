@@ -3,7 +3,6 @@
 import abc
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Literal
@@ -32,7 +31,7 @@ _DENSE, _RATIO = (*COMPRESSED, ".parquet"), 3
 
 @dataclass(frozen=True)
 class FileSource(TextSource, abc.ABC):
-    """Documents in files, each of which is a part."""
+    """Documents in files."""
 
     @abc.abstractmethod
     def files(self) -> list[FoundFile]:
@@ -42,12 +41,9 @@ class FileSource(TextSource, abc.ABC):
     def read(self, file: FoundFile) -> Iterator[Document]:
         """Yields the documents of one file."""
 
-    def parts(self):
-        return [partial(self.read, file) for file in self.files()]
-
     def documents(self):
-        for part in self.parts():
-            yield from part()
+        for file in self.files():
+            yield from self.read(file)
 
     def num_bytes(self):
         sizes = ((file.path, file.stat().st_size) for file in self.files())

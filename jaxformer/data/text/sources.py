@@ -7,7 +7,7 @@ import os
 import sys
 import sysconfig
 import tokenize
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,17 +45,6 @@ class TextSource(abc.ABC):
         Raises:
             DataError: A file is missing or cannot be read as text.
         """
-
-    def parts(self) -> list[Callable[[], Iterator[Document]]]:
-        """Returns functions that each yield the documents of one part, such as a file.
-
-        Together, in order, they yield the same as `documents`. Each can be pickled, so that several
-        processes can read at once. The default is one part.
-
-        Raises:
-            DataError: There are no files.
-        """
-        return [self.documents]
 
     def mixed(self) -> tuple["TextSource", ...]:
         """Returns the sources of a mixture, or this source alone."""
