@@ -18,90 +18,73 @@ from jaxformer.errors import ArgumentError, did_you_mean
 from jaxformer.extras import missing_extra
 
 COMMANDS = {
-    "train": ("training.train:train", "train", "train a model, or continue its run"),
-    "plan": ("plan:plan", "train", "estimate memory, speed and mesh of a config on a slice"),
-    "inspect": (
-        "training.runs:inspect",
-        "hub",
-        "show a run's steps, config, parameters and content hash",
-    ),
+    "train": ("training.train", "train", "train a model, or continue its run"),
+    "plan": ("plan", "train", "estimate memory, speed and mesh of a config on a slice"),
+    "inspect": ("training.runs", "hub", "show a run's steps, config, parameters and content hash"),
     "rows": (
-        "training.rows:rows",
+        "training.rows",
         "train",
         "show the first rows of a config's data as the model sees them",
     ),
-    "evaluate": ("training.evaluate:evaluate", "train", "measure a run on validation data"),
+    "evaluate": ("training.evaluate", "train", "measure a run on validation data"),
     "glue": (
-        "training.glue:glue",
+        "training.glue",
         "train",
         "fine-tune on the tasks of GLUE, with their table and average",
     ),
-    "merge": ("training.runs:merge", "hub", "merge the LoRA factors of a run into plain weights"),
-    "compare": ("training.runs:compare", "train", "compare runs by a validation metric"),
-    "goodput": ("training.goodput:goodput", "train", "show how the wall time of a run was spent"),
-    "zoo": ("hub.zoo:zoo", "hub", "list the published systems and their sizes"),
-    "doctor": ("doctor:doctor", "hub", "check that this machine and its jaxlib compute correctly"),
-    "generate": ("inference.generate:generate", "hub", "generate text from prompts"),
-    "chat": ("inference.generate:chat", "hub", "chat with a trained model"),
-    "predict": (
-        "inference.predict:predict",
-        "hub",
-        "predict labels, tags, answers or embeddings of rows",
-    ),
-    "embed": ("inference.embed:embed", "hub", "embed texts, or score pairs of texts"),
-    "transcribe": (
-        "inference.transcribe:transcribe_files",
-        "hub",
-        "write what is said in sound files",
-    ),
-    "zero-shot": ("inference.zero_shot:zero_shot", "hub", "classify images by text labels"),
-    "serve": ("inference.serve:serve", "serve", "serve a model over HTTP, to try it"),
-    "tokenize": ("inference.inspection:tokenize", "hub", "show how a model tokenizes a text"),
-    "neighbours": ("inference.inspection:neighbours", "hub", "show the tokens nearest to a word"),
-    "fill-mask": ("inference.inspection:fill_mask", "hub", "predict the masked tokens of a text"),
+    "merge": ("training.runs", "hub", "merge the LoRA factors of a run into plain weights"),
+    "compare": ("training.runs", "train", "compare runs by a validation metric"),
+    "goodput": ("training.goodput", "train", "show how the wall time of a run was spent"),
+    "zoo": ("hub.zoo", "hub", "list the published systems and their sizes"),
+    "doctor": ("doctor", "hub", "check that this machine and its jaxlib compute correctly"),
+    "generate": ("inference.generate", "hub", "generate text from prompts"),
+    "chat": ("inference.generate", "hub", "chat with a trained model"),
+    "predict": ("inference.predict", "hub", "predict labels, tags, answers or embeddings of rows"),
+    "embed": ("inference.embed", "hub", "embed texts, or score pairs of texts"),
+    "transcribe": ("inference.transcribe", "hub", "write what is said in sound files"),
+    "zero-shot": ("inference.zero_shot", "hub", "classify images by text labels"),
+    "serve": ("inference.serve", "serve", "serve a model over HTTP, to try it"),
+    "tokenize": ("inference.inspection", "hub", "show how a model tokenizes a text"),
+    "neighbours": ("inference.inspection", "hub", "show the tokens nearest to a word"),
+    "fill-mask": ("inference.inspection", "hub", "predict the masked tokens of a text"),
     "import": (
         "hub.checkpoints:import_checkpoint",
         "hub",
         "import a Hugging Face checkpoint as a run",
     ),
-    "forward": (
-        "hub.checkpoints:forward",
-        "hub",
-        "compute a model's outputs for the arrays in a file",
-    ),
-    "export": ("hub.checkpoints:export", "hub", "export a run as a Hugging Face checkpoint"),
-    "push": ("hub.checkpoints:push", "hub", "push an exported checkpoint to the Hugging Face hub"),
+    "forward": ("hub.checkpoints", "hub", "compute a model's outputs for the arrays in a file"),
+    "export": ("hub.checkpoints", "hub", "export a run as a Hugging Face checkpoint"),
+    "push": ("hub.checkpoints", "hub", "push an exported checkpoint to the Hugging Face hub"),
     "verify": (
-        "hub.parity:verify",
+        "hub.parity",
         "parity",
         "run an export in transformers or another engine, and compare it",
     ),
-    "engines": ("hub.parity:engines", "parity", "measure every known system in other engines"),
-    "parity": ("hub.parity:parity", "parity", "compare every known system with transformers"),
-    "flax-classes": (
-        "hub.flax:flax_classes",
-        "hub",
-        "list Flax classes and their equivalents here",
-    ),
-    "launch slurm": ("launch:slurm", "train", "write a SLURM script that trains on a cluster"),
-    "launch jobset": ("launch:jobset", "train", "write a Kubernetes manifest: GKE's TPUs, GPUs"),
-    "launch tpu-vm": ("launch:tpu_vm", "train", "write the gcloud commands for TPU machines"),
-    "lab diagram": ("lab.diagram:diagram", "train", "draw the architecture of a config"),
-    "lab positions": ("lab.positions:positions", "train", "draw and measure positional schemes"),
-    "lab attention": ("lab.attention:attention", "train", "draw a model's attention maps"),
-    "lab experts": ("lab.experts:experts", "train", "draw what a model's experts do with a text"),
-    "lab speech": ("lab.speech:speech", "train", "draw what a speech model hears in a sound"),
-    "lab two-dogs": ("lab.experiments:two_dogs", "train", "show a model without its positions"),
-    "lab softmax": ("lab.experiments:softmax", "train", "why scores are divided by sqrt(d_k)"),
-    "lab mask": ("lab.experiments:mask", "train", "why a mask comes before the softmax"),
-    "lab cache": ("lab.cache:cache", "train", "size and savings of a decoder's KV cache"),
-    "lab cost": ("lab.experiments:cost", "train", "time and memory against the length"),
-    "lab recall": ("lab.experiments:recall", "train", "attention, a GRU, a convolution on a task"),
-    "lab extrapolate": ("lab.studies:extrapolate", "train", "test positions beyond training"),
-    "lab norms": ("lab.studies:norms", "train", "compare norms, with and without warm-up"),
-    "lab families": ("lab.studies:families", "train", "compare three families at equal FLOPs"),
+    "engines": ("hub.parity", "parity", "measure every known system in other engines"),
+    "parity": ("hub.parity", "parity", "compare every known system with transformers"),
+    "flax-classes": ("hub.flax", "hub", "list Flax classes and their equivalents here"),
+    "launch slurm": ("launch", "train", "write a SLURM script that trains on a cluster"),
+    "launch jobset": ("launch", "train", "write a Kubernetes manifest: GKE's TPUs, GPUs"),
+    "launch tpu-vm": ("launch", "train", "write the gcloud commands for TPU machines"),
+    "lab diagram": ("lab.diagram", "train", "draw the architecture of a config"),
+    "lab positions": ("lab.positions", "train", "draw and measure positional schemes"),
+    "lab attention": ("lab.attention", "train", "draw a model's attention maps"),
+    "lab experts": ("lab.experts", "train", "draw what a model's experts do with a text"),
+    "lab speech": ("lab.speech", "train", "draw what a speech model hears in a sound"),
+    "lab two-dogs": ("lab.experiments", "train", "show a model without its positions"),
+    "lab softmax": ("lab.experiments", "train", "why scores are divided by sqrt(d_k)"),
+    "lab mask": ("lab.experiments", "train", "why a mask comes before the softmax"),
+    "lab cache": ("lab.cache", "train", "size and savings of a decoder's KV cache"),
+    "lab cost": ("lab.experiments", "train", "time and memory against the length"),
+    "lab recall": ("lab.experiments", "train", "attention, a GRU, a convolution on a task"),
+    "lab extrapolate": ("lab.studies", "train", "test positions beyond training"),
+    "lab norms": ("lab.studies", "train", "compare norms, with and without warm-up"),
+    "lab families": ("lab.studies", "train", "compare three families at equal FLOPs"),
 }
-"""The module and function of each command, the extra that it needs, and what it does."""
+"""The module of each command, the extra that it needs, and what it does.
+
+The function is called as the last word of the command, unless it is named after a colon.
+"""
 GROUPS = ("lab", "launch")
 """The groups of two-word commands, such as "lab" in "lab positions"."""
 
@@ -152,6 +135,7 @@ def _command(name: str) -> Callable[[Sequence[str], str], int | None]:
         advice = did_you_mean(name, COMMANDS) or f"; choose one of {', '.join(COMMANDS)}"
         raise ArgumentError(f"{name!r} is not a command{advice}" if name else f"no command{advice}")
     module, _, function = COMMANDS[name][0].partition(":")
+    function = function or name.split()[-1].replace("-", "_")
     with exit_on_interrupt():
         return getattr(importlib.import_module(f"jaxformer.cli.{module}"), function)
 

@@ -14,29 +14,7 @@ from typed_commands import status_of
 import jaxformer
 from jaxformer.checkpoints.checkpointer import Checkpointer, content_hash, named_arrays
 from jaxformer.checkpoints.run_dir import open_run_folder
-from jaxformer.cli import doctor, launch, plan
 from jaxformer.cli import main as cli
-from jaxformer.cli.hub import checkpoints, flax, parity, zoo
-from jaxformer.cli.inference import (
-    embed,
-    generate,
-    inspection,
-    predict,
-    serve,
-    transcribe,
-    zero_shot,
-)
-from jaxformer.cli.lab import (
-    attention,
-    cache,
-    diagram,
-    experiments,
-    experts,
-    positions,
-    speech,
-    studies,
-)
-from jaxformer.cli.training import evaluate, glue, goodput, rows, runs, train
 from jaxformer.config import Config
 from jaxformer.distributed import MeshConfig
 from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
@@ -117,18 +95,6 @@ def test_help_lists_the_commands(capsys):
     assert cli.main(["--help"]) == 0
     output = capsys.readouterr().out
     assert all(f"\n  {name} " in output for name in cli.COMMANDS)
-
-
-@pytest.mark.parametrize("name", cli.COMMANDS)
-def test_every_command_is_the_function_of_its_name(name):
-    modules = (
-        *(attention, cache, checkpoints, diagram, doctor, embed, evaluate, experiments, experts),
-        *(flax, generate, glue, goodput, inspection, launch, parity, plan, positions, predict),
-        *(rows, runs, serve, speech, studies, train, transcribe, zero_shot, zoo),
-    )
-    named = {"import": "import_checkpoint", "transcribe": "transcribe_files"}
-    expected = named.get(name, name.split()[-1].replace("-", "_"))
-    assert cli._command(name) in [getattr(module, expected, None) for module in modules]
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)

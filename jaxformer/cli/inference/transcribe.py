@@ -15,7 +15,7 @@ from jaxformer.cli.options import ClassChoice, Dtype, ModelDir
 from jaxformer.config.overrides import parse
 from jaxformer.data.sound import sound_length
 from jaxformer.errors import ArgumentError, ConfigError
-from jaxformer.generation.speech.api import TEMPERATURES, transcribe
+from jaxformer.generation.speech import api
 from jaxformer.generation.speech.chunks import Timing
 from jaxformer.generation.speech.frames import writes_labels
 from jaxformer.generation.speech.language_model import LanguageModel, read_language_model
@@ -76,7 +76,7 @@ class Transcribe(ClassChoice):
     """The weight of the language model (None: that of its folder, or 0.5)."""
     beta: float | None = None
     """What the language model adds for each word (None: that of its folder, or 1.5)."""
-    temperature: tuple[float, ...] = TEMPERATURES
+    temperature: tuple[float, ...] = api.TEMPERATURES
     """The temperatures at which a window is written, one after another, until its text passes the
     thresholds.
     """
@@ -111,7 +111,7 @@ _OF_WHISPER = ("max_new_tokens", "seed")
 """Options that change nothing for a model with a CTC head."""
 
 
-def transcribe_files(arguments: Sequence[str], prog: str) -> None:
+def transcribe(arguments: Sequence[str], prog: str) -> None:
     """Prints or writes transcripts."""
     wanted = parse(Transcribe, arguments, prog)
     if not wanted.files:
@@ -133,7 +133,7 @@ def transcribe_files(arguments: Sequence[str], prog: str) -> None:
     try:
         for file in wanted.files:
             with _minutes(file) as progress:
-                transcript = transcribe(model, file, progress=progress, **options)
+                transcript = api.transcribe(model, file, progress=progress, **options)
             found.append({"file": file, **transcript})
             if output is None:
                 _show(found[-1], wanted.timestamps, several=len(wanted.files) > 1)
