@@ -21,27 +21,6 @@ from jaxformer.xla_flags import avoid_wrong_sums as _avoid_wrong_sums
 _avoid_wrong_sums()
 
 __version__ = "0.1.0"
-__all__ = [
-    "activation_gradients",
-    "activation_names",
-    "chat",
-    "embed",
-    "encoder",
-    "flax_params",
-    "forward",
-    "generate",
-    "gradients",
-    "load",
-    "push",
-    "run_with_cache",
-    "run_with_hooks",
-    "save",
-    "score",
-    "score_pairs",
-    "train",
-    "transcribe",
-]
-
 _MODULES = {
     "activation_gradients": "pretrained.outputs",
     "activation_names": "pretrained.outputs",
@@ -56,12 +35,13 @@ _MODULES = {
     "push": "pretrained.export.push",
     "run_with_cache": "pretrained.outputs",
     "run_with_hooks": "pretrained.outputs",
-    "score": "generation.scoring",
     "save": "pretrained.writing",
+    "score": "generation.scoring",
     "score_pairs": "pretrained.embedding.api",
     "train": "training.loop",
     "transcribe": "generation.speech.api",
 }
+__all__ = [*_MODULES]
 
 
 def __getattr__(name: str):
