@@ -36,10 +36,8 @@ def doctor(arguments: Sequence[str], prog: str) -> None:
     if results[0].name != report.STARTS:
         print_table("Devices:", report.devices())
     findings = [*report.check_variables(os.environ), *results]
-    table = plain_table(show_header=False)
-    for finding in findings:
-        table.add_row(finding.name, finding.status)
-    console().print(table, markup=False)
+    rows = [(finding.name, finding.status) for finding in findings]
+    console().print(plain_table(rows=rows, show_header=False), markup=False)
     for finding in findings:
         if finding.status != "PASS":
             print(f"\n{finding.status}: {finding.name}\n  {finding.meaning}")

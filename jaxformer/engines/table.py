@@ -3,7 +3,7 @@
 import datetime
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +22,7 @@ from jaxformer.engines.speech import reference_of
 from jaxformer.engines.tiny import PLAIN, save_plain
 from jaxformer.errors import ConfigError, DataError, did_you_mean, first_line
 from jaxformer.extras import EXTRAS
+from jaxformer.io.console import markdown_table
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.writing import save
 
@@ -151,22 +152,20 @@ def engines_page(rows: list[Row], before: str) -> str:
                 notes[name, title] = reason
     made = [line for line in older if "easured on" in line] if some_rows or some_columns else []
     made.append(_measured_with(some_rows, some_columns))
+    shown = [
+        (f"`{name}`", *(lines[name].get(title, _NEVER) for title in (_CLASS, *titles)))
+        for name in PLAIN
+        if name in lines
+    ]
     return "\n".join(
         [
             f"{kept}{HEADING}\n",
-            f"| {_TYPE} | {' | '.join((_CLASS, *titles))} |",
-            f"| --- | {' | '.join('---' for _ in (_CLASS, *titles))} |",
-            *(_line(name, lines[name], titles) for name in PLAIN if name in lines),
+            *markdown_table((_TYPE, _CLASS, *titles), shown),
             _LEGEND,
             *(f"- `{name}` in {title}: {note}\n" for (name, title), note in notes.items()),
             *(f"{line}\n" for line in made),
         ]
     )
-
-
-def _line(model_type: str, cells: Mapping[str, str], titles: Sequence[str]) -> str:
-    shown = [cells.get(title, _NEVER) for title in (_CLASS, *titles)]
-    return f"| `{model_type}` | {' | '.join(shown)} |"
 
 
 def _older_rows(lines: Sequence[str]) -> dict[str, dict[str, str]]:

@@ -1,10 +1,10 @@
-"""The console for printed tables, and tables without frames."""
+"""The console for printed tables, tables without frames, and tables in Markdown."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 _WIDTH_OF_FILES = 200
@@ -23,13 +23,28 @@ def console() -> Console:
     return _Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES)
 
 
-def plain_table(*titles: str, no_wrap: bool = False, **options: Any) -> Table:
+def plain_table(
+    *titles: str,
+    rows: Iterable[Sequence[RenderableType]] = (),
+    no_wrap: bool = False,
+    **options: Any,
+) -> Table:
     """Returns a table without a frame; columns whose titles end in ">" are right-aligned."""
     table = Table(**{"box": None, "pad_edge": False, **options})
     for title in titles:
         justify = "right" if title.endswith(">") else "left"
         table.add_column(title.removesuffix(">").strip(), justify=justify, no_wrap=no_wrap)
+    for row in rows:
+        table.add_row(*row)
     return table
+
+
+def markdown_table(
+    header: Sequence[str], rows: Iterable[Sequence[object]], right: Collection[int] = ()
+) -> list[str]:
+    """Returns the lines of a table in Markdown; the columns at the places `right` are numbers."""
+    marks = ["---:" if place in right else "---" for place in range(len(header))]
+    return [f"| {' | '.join(map(str, row))} |" for row in (header, marks, *rows)]
 
 
 def aligned(rows: Sequence[Sequence[str]], header: bool = False) -> list[str]:

@@ -14,6 +14,7 @@ from jaxformer.hub.tasks.classes import (
     TokenClassificationTask,
 )
 from jaxformer.hub.tasks.speech import ClipClassificationTask, TranscriptTask
+from jaxformer.io.console import markdown_table
 from jaxformer.zoo import FORMATS
 
 BEGIN = "<!-- flax-classes: begin -->"
@@ -40,11 +41,7 @@ def flax_table() -> list[str]:
         for kind, names in FLAX_CLASSES.items()
         for name in names
     ]
-    return [
-        f"| {' | '.join(_COLUMNS)} |",
-        f"|{' --- |' * len(_COLUMNS)}",
-        *(f"| {' | '.join(row)} |" for row in rows),
-    ]
+    return markdown_table(_COLUMNS, rows)
 
 
 def with_table(page: str) -> str:

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.weights.names import current_name
 from jaxformer.hub.weights.tensors import SINGLE
+from jaxformer.io.console import markdown_table
 from jaxformer.parity.compare import (
     FLOOR,
     TIMES,
@@ -169,9 +170,7 @@ def parity_page(rows: Iterable[ParityRow]) -> str:
         "",
         f"{used}, {datetime.datetime.now(datetime.UTC).date().isoformat()}, on a CPU.",
         "",
-        f"| {' | '.join(_COLUMNS)} |",
-        f"|{' --- |' * len(_COLUMNS)}",
-        *(f"| {' | '.join(row.cells())} |" for row in rows),
+        *markdown_table(_COLUMNS, [row.cells() for row in rows]),
         "",
         *_LEFT_OUT,
     ]

@@ -167,11 +167,8 @@ def _print_one(system: System) -> None:
     rows.append(("  attention, unmasked keys", f"{flops.causal_attention:.4g}"))
     rows.append(("  attention, all keys", f"{flops.attention:.4g}"))
     rows += _training(recipe) if recipe else []
-    table = plain_table("", ">", no_wrap=True, show_header=False)
-    for row in rows:
-        table.add_row(*row)
     print(system.name)
-    console().print(table)
+    console().print(plain_table("", ">", rows=rows, no_wrap=True, show_header=False))
     print(f"source: {system.source}")
     if system.note:
         print(f"the published number of parameters counts {system.note}")

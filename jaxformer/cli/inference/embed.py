@@ -135,10 +135,9 @@ def _score(scorer: CrossEncoder, texts: list[str], wanted: Embed, output: Any) -
         _print_json(rows)
     else:
         print(f"scores with: {first}")
-        table = plain_table("score >", "text")
-        for other, score in zip(others, scores, strict=True):
-            table.add_row(" ".join(f"{value:.4f}" for value in np.atleast_1d(score)), Text(other))
-        console().print(table)
+        shown = (" ".join(f"{x:.4f}" for x in np.atleast_1d(score)) for score in scores)
+        rows = zip(shown, map(Text, others), strict=True)
+        console().print(plain_table("score >", "text", rows=rows))
     _tell_of_cut(scorer)
 
 
@@ -158,10 +157,9 @@ def _print_vectors(embedder: TextEmbedder, texts: list[str], vectors: np.ndarray
     if not 1 < len(texts) <= _MOST_COMPARED:
         return
     print(f"\nsimilarities ({embedder.recipe.similarity})")
-    table = plain_table(">", *(f"{place} >" for place in range(len(texts))))
-    for place, row in enumerate(embedder.similarities(vectors, vectors)):
-        table.add_row(str(place), *(f"{value:.4f}" for value in row))
-    console().print(table)
+    similarities = enumerate(embedder.similarities(vectors, vectors))
+    rows = [(str(place), *(f"{value:.4f}" for value in row)) for place, row in similarities]
+    console().print(plain_table(">", *(f"{place} >" for place in range(len(texts))), rows=rows))
 
 
 def _shown(parts: Iterator[np.ndarray], total: int, size: int) -> Iterable[np.ndarray]:

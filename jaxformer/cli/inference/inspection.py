@@ -103,12 +103,8 @@ def neighbours(arguments: Sequence[str], prog: str) -> None:
         print(json.dumps({"token": token._asdict(), "nearest": rows}, ensure_ascii=False))
         return
     print(f"nearest to {token.piece} (id {token.id}), by the cosine of the input embeddings")
-    table = plain_table("cosine >", "id >", "piece", "text")
-    for neighbour in found:
-        cosine = f"{neighbour.cosine:.4f}"
-        text = Text(repr(neighbour.text))
-        table.add_row(cosine, str(neighbour.id), Text(neighbour.piece), text)
-    console().print(table)
+    rows = [(f"{x.cosine:.4f}", str(x.id), Text(x.piece), Text(repr(x.text))) for x in found]
+    console().print(plain_table("cosine >", "id >", "piece", "text", rows=rows))
 
 
 def fill_mask(arguments: Sequence[str], prog: str) -> None:
@@ -123,13 +119,8 @@ def fill_mask(arguments: Sequence[str], prog: str) -> None:
     for number, mask in enumerate(found, start=1):
         if len(found) > 1:
             print(f"mask {number}")
-        table = plain_table("score >", "id >", "token", "text")
-        for filled in mask:
-            score = f"{filled.score:.4f}"
-            token = Text(filled.token_str)
-            sequence = Text(filled.sequence)
-            table.add_row(score, str(filled.token), token, sequence)
-        console().print(table)
+        rows = [(f"{x.score:.4f}", str(x.token), Text(x.token_str), Text(x.sequence)) for x in mask]
+        console().print(plain_table("score >", "id >", "token", "text", rows=rows))
 
 
 def _print_tokens(text: str, tokens: Sequence[Token]) -> None:

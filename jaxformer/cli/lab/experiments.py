@@ -110,8 +110,6 @@ def finish(report: Report, out: Path) -> None:
     for number, title in enumerate(report.header):
         has_words = any(isinstance(row[number], str) for row in report.rows)
         titles.append(title if has_words else f"{title} >")
-    table = plain_table(*titles)
-    for row in report.rows:
-        table.add_row(*map(shown, row))
-    console().print(table, markup=False)
+    rows = (map(shown, row) for row in report.rows)
+    console().print(plain_table(*titles, rows=rows), markup=False)
     print(f"\n{report.finding}\nwritten: {page}, and {page.with_suffix('.png').name} next to it")

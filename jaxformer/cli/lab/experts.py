@@ -52,8 +52,7 @@ def experts(arguments: Sequence[str], prog: str) -> None:
     source = "a text" if wanted.file is None else wanted.file.name
     setting = f"{name} on {len(routing.ids):,} tokens of {source}."
     page, *others = write_experts(wanted.out, f"The experts of {name}", setting, routing)
-    columns = plain_table(*(f"{title} >" for title in HEADER))
-    for row in table(routing):
-        columns.add_row(*map(shown, row))
+    rows = (map(shown, row) for row in table(routing))
+    columns = plain_table(*(f"{title} >" for title in HEADER), rows=rows)
     console().print(columns, markup=False)
     print(f"\n{setting}\nwritten: {page}, and {len(others)} files next to it")

@@ -38,8 +38,7 @@ def positions(arguments: Sequence[str], prog: str) -> None:
     if wanted.trained is not None:
         more.append(trained_section(load(wanted.trained), Path(wanted.trained).name))
     numbers = write_report(wanted, wanted.out, more)
-    table = plain_table("scheme", "quantity", "setting", "value >", no_wrap=True)
-    for number in numbers:
-        table.add_row(*number[:-1], shown(number.value))
-    console().print(table)
+    rows = [(*number[:-1], shown(number.value)) for number in numbers]
+    titles = ("scheme", "quantity", "setting", "value >")
+    console().print(plain_table(*titles, rows=rows, no_wrap=True))
     print(f"\nwritten to {wanted.out}: positions.html, numbers.csv and the figures")

@@ -50,15 +50,13 @@ def _print(found: Goodput, name: str) -> None:
         "last row",
         highlight=False,
     )
-    table = plain_table(">", ">", "", "", no_wrap=True, pad_edge=True, show_header=False)
-    for part, seconds, share, meaning in in_rows(found.parts, found.wall):
-        table.add_row(duration(seconds), f"{share:.1%}", part, meaning)
-    out.print(table)
+    parts = in_rows(found.parts, found.wall)
+    rows = [(duration(took), f"{share:.1%}", part, meaning) for part, took, share, meaning in parts]
+    options = {"no_wrap": True, "pad_edge": True, "show_header": False}
+    out.print(plain_table(">", ">", "", "", rows=rows, **options))
     titles = ("start >", "began", "took >", "steps >", "lost >", "")
-    starts = plain_table(*titles, pad_edge=True)
-    for number, start in enumerate(found.starts, 1):
-        starts.add_row(str(number), *_row(start))
-    out.print(starts)
+    rows = [(str(number), *_row(start)) for number, start in enumerate(found.starts, 1)]
+    out.print(plain_table(*titles, rows=rows, pad_edge=True))
 
 
 def _row(start: Start) -> tuple[str, ...]:

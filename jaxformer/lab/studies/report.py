@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxformer.checkpoints.files import write_json
+from jaxformer.io.console import markdown_table
 from jaxformer.io.files import write_text
 from jaxformer.io.tables import write_table
 from jaxformer.lab.drawing import save
@@ -67,9 +68,8 @@ def write_report(
         lines += [f"### {section.title}", "", *(f"{text}\n" for text in section.text)]
         if section.header:
             page.table(section.rows, section.header)
-            marks = ["---", *["---:"] * (len(section.header) - 1)]
-            table = (section.header, marks, *section.rows)
-            lines += [*("| " + " | ".join(map(str, row)) + " |" for row in table), ""]
+            numbers = range(1, len(section.header))
+            lines += [*markdown_table(section.header, section.rows, numbers), ""]
         if section.picture is not None:
             path = save(section.picture, folder / f"{section.name}.png")
             pictures.append(path)

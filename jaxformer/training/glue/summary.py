@@ -10,7 +10,7 @@ from rich.table import Table
 
 from jaxformer.checkpoints.files import write_json
 from jaxformer.data.tasks.glue_tasks import TASKS
-from jaxformer.io.console import console
+from jaxformer.io.console import console, markdown_table
 from jaxformer.io.files import ordinary_file, replacing, write_text
 from jaxformer.training.glue.measure import SUBMISSION, Measured
 from jaxformer.training.glue.plan import GlueRun
@@ -99,8 +99,8 @@ def report(results: Mapping[str, TaskResult], folder: Path) -> list[Path]:
     content = summary(results)
     rows = _rows(results, content)
     write_json(folder / "results.json", content)
-    lines = [" | ".join(row) for row in (rows[0], ("---", "---", "---:"), *rows[1:])]
-    write_text(folder / "results.md", "".join(f"| {line} |\n" for line in lines))
+    lines = markdown_table(rows[0], rows[1:], right=(2,))
+    write_text(folder / "results.md", "".join(f"{line}\n" for line in lines))
     table = Table(*rows[0])
     table.columns[-1].justify = "right"
     for row in rows[1:]:
