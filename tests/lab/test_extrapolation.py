@@ -5,19 +5,15 @@ import json
 import numpy as np
 import pytest
 
-from jaxformer.cli.lab.studies import Extrapolate, extrapolate
+from jaxformer.cli.lab.studies import extrapolate
 from jaxformer.config import validate
 from jaxformer.errors import ArgumentError, ConfigError
-from jaxformer.lab.studies.extrapolation import TASKS
+from jaxformer.lab.studies.extrapolation import TASKS, Extrapolation
 from jaxformer.lab.studies.extrapolation_report import Table, records, write_extrapolation
 from jaxformer.lab.studies.schemes import SCHEMES
 from jaxformer.lab.studies.study import Result
 
 pytestmark = pytest.mark.more
-
-
-def plan(folder, **options):
-    return Extrapolate(out=folder, **options).plan
 
 
 def invented(plan):
@@ -29,7 +25,7 @@ def invented(plan):
         measured = {}
         for scheme in cell.settings["schemes"]:
             rows = []
-            for factor in plan.factors:
+            for factor in plan.multiples:
                 loss = 4 + slopes.get(scheme, 0.4) * np.log2(factor) + 0.01 * seed
                 known = scheme != "learned" or factor == 1
                 scores = {"loss": loss, "accuracy": 1 / factor, "exact_match": float(factor == 1)}
@@ -41,7 +37,7 @@ def invented(plan):
 
 
 def test_the_default_has_every_scheme_task_and_seed(tmp_path):
-    cells = plan(tmp_path).cells()
+    cells = Extrapolation(tmp_path).cells()
     assert len({cell.name for cell in cells}) == len(cells) == 3 * 7 * 8
     assert {cell.name.partition("-")[0] for cell in cells} == set(TASKS)
     tested = {scheme for cell in cells for scheme in cell.settings["schemes"]}
@@ -52,7 +48,7 @@ def test_the_default_has_every_scheme_task_and_seed(tmp_path):
 
 def test_seeds_change_the_model_and_the_data_and_not_what_is_tested(tmp_path):
     options = {"schemes": "rope", "tasks": "copy", "seeds": 2}
-    first, second = (cell.config for cell in plan(tmp_path, **options).cells())
+    first, second = (cell.config for cell in Extrapolation(tmp_path, **options).cells())
     assert (first.train.seed, first.data.seed) == (0, 0)
     assert (second.train.seed, second.data.seed) == (1, 1)
     assert first.data.split_seed == second.data.split_seed
@@ -60,7 +56,7 @@ def test_seeds_change_the_model_and_the_data_and_not_what_is_tested(tmp_path):
 
 
 def test_the_report_shows_what_was_measured(tmp_path):
-    study = plan(tmp_path, tasks="text,copy", seeds=2)
+    study = Extrapolation(tmp_path, tasks="text,copy", seeds=2)
     results = invented(study)
     files = {file.name: file for file in write_extrapolation(study, results)}
     text = files["report.md"].read_text()
@@ -78,28 +74,28 @@ def test_the_report_shows_what_was_measured(tmp_path):
 
 
 def test_the_order_is_that_of_the_losses(tmp_path):
-    study = plan(tmp_path, tasks="text", seeds=1, schemes="rope,alibi,learned,t5")
+    study = Extrapolation(tmp_path, tasks="text", seeds=1, schemes="rope,alibi,learned,t5")
     table = Table(records(study, invented(study)))
-    assert table.order(study.schemes, 4) == ["alibi", "t5", "rope"]
+    assert table.order(study.chosen_schemes, 4) == ["alibi", "t5", "rope"]
     assert table.spread("text", "learned", 2, "loss") is None
     assert table.growth("learned", 2, 1) is None
-    assert table.beyond("text", "learned", study.factors, "accuracy") is None
+    assert table.beyond("text", "learned", study.multiples, "accuracy") is None
     np.testing.assert_allclose(table.growth("rope", 4, 1), np.exp(0.2 * 2))
 
 
 def test_growth_is_each_models_own(tmp_path):
-    study = plan(tmp_path, tasks="text", seeds=1, schemes="rope,alibi,t5")
+    study = Extrapolation(tmp_path, tasks="text", seeds=1, schemes="rope,alibi,t5")
     results = invented(study)
     (alibi,) = (r.measured["alibi"] for r in results.values() if "alibi" in r.measured)
     for row in alibi:
         row["loss"] += 3.0  # starts last, and stays
     table = Table(records(study, results))
-    assert table.order(study.schemes, 4) == ["t5", "rope", "alibi"]
-    assert table.order(study.schemes, 4, first=1) == ["alibi", "t5", "rope"]
+    assert table.order(study.chosen_schemes, 4) == ["t5", "rope", "alibi"]
+    assert table.order(study.chosen_schemes, 4, first=1) == ["alibi", "t5", "rope"]
 
 
 def test_runs_that_diverged_are_in_no_mean(tmp_path):
-    study = plan(tmp_path, tasks="text", seeds=2, schemes="alibi")
+    study = Extrapolation(tmp_path, tasks="text", seeds=2, schemes="alibi")
     results = invented(study)
     results["text-alibi-seed1"] = Result(1.0, {}, "Stopped after step 7")
     write_extrapolation(study, results)

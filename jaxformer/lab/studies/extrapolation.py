@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from jaxformer.config import Config, TrainConfig, load_config
 from jaxformer.config.shipped import config_spec
 from jaxformer.data import CorpusOptions, TokenizerFile
 from jaxformer.data.tasks.algorithmic import RULES, VOCAB_SIZE, Algorithmic
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ArgumentError
 from jaxformer.lab.studies.lengths import measure, validation_text
-from jaxformer.lab.studies.schemes import SCHEMES, models
+from jaxformer.lab.studies.schemes import SCHEMES, chosen, models
 from jaxformer.lab.studies.study import Cell
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import TokenEmbeddings
@@ -27,50 +27,71 @@ TASKS = (TEXT, *RULES)
 
 @dataclass(frozen=True)
 class Extrapolation:
-    """Trains models with several positional schemes and tests them on longer inputs."""
+    """Trains small decoders at one length and tests them at longer ones.
 
-    folder: Path
-    schemes: tuple[str, ...]
-    tasks: tuple[str, ...]
-    seeds: int
-    """Number of models per scheme and task, which differ in initialization and data order."""
-    steps: int
+    Every positional scheme is trained on text and on algorithmic tasks, with several seeds. The
+    output folder contains a page (index.html), its tables (report.md), figures, and all numbers
+    (results.csv, results.json). The default takes about an hour on two cores. Rerun the same
+    command to continue an interrupted study.
+    """
+
+    out: Path = Path("runs/lab-extrapolate")
+    """The output folder."""
+    schemes: str = "all"
+    """Comma-separated schemes: none,integer,binary,sinusoidal,learned,t5,alibi,rope,
+    rope-linear,rope-yarn. The last two stretch the frequencies of a trained RoPE at test time.
+    """
+    tasks: str = "all"
+    """Comma-separated tasks: text,copy,reverse,parity,addition,sorting, missing_duplicate."""
+    seeds: int = 3
+    """Number of models per scheme and task."""
+    steps: int = 250
     """Updates of a text model."""
-    task_steps: int
+    task_steps: int = 600
     """Updates of a model for an algorithmic task."""
-    text_length: int
+    text_length: int = 128
     """Tokens per training row of text."""
-    task_length: int
+    task_length: int = 16
     """Maximum number of symbols of a task's training input."""
-    factors: tuple[int, ...]
-    """Multiples of the training length."""
+    factors: str = "1,2,4,8,16"
+    """Comma-separated test lengths, as multiples of the training length."""
+    keep_runs: bool = False
+    """Keep every run's folder with its checkpoint, which takes gigabytes."""
 
     def __post_init__(self):
         shortest = max(rule.shortest for rule in RULES.values())
-        check_fields(
-            self,
-            "lab",
-            seeds=at_least(1),
-            steps=at_least(1),
-            task_steps=at_least(1),
-            text_length=at_least(4),
-            task_length=at_least(shortest),
-        )
-        if not self.factors or min(self.factors) < 1:
-            raise ConfigError(f"lab.factors = {self.factors}: must be multiples of at least 1")
+        counts = ("seeds", "steps", "task_steps")
+        sizes = {"text_length": at_least(4), "task_length": at_least(shortest)}
+        _ = self.chosen_schemes, self.chosen_tasks, self.multiples  # checked before anything runs
+        check_fields(self, "lab", **dict.fromkeys(counts, at_least(1)), **sizes)
+
+    @cached_property
+    def chosen_schemes(self) -> tuple[str, ...]:
+        """The schemes that are tested."""
+        return chosen(self.schemes, SCHEMES, "--schemes")
+
+    @cached_property
+    def chosen_tasks(self) -> tuple[str, ...]:
+        """Text, or the algorithmic tasks, or both."""
+        return chosen(self.tasks, TASKS, "--tasks")
+
+    @cached_property
+    def multiples(self) -> tuple[int, ...]:
+        """The test lengths as multiples of the training length, in increasing order."""
+        return _factors(self.factors)
 
     def prepare(self) -> None:
         """Prepares the text if the study includes the text task."""
-        if TEXT in self.tasks:
-            prepare_text(self.folder)
-            data = text_experiment(self.folder).data
-            longest = replace(data, sequence_length=self.text_length * max(self.factors))
-            validation_text(longest, self.folder / TEXT, rows=1)
+        if TEXT in self.chosen_tasks:
+            prepare_text(self.out)
+            data = text_experiment(self.out).data
+            longest = replace(data, sequence_length=self.text_length * max(self.multiples))
+            validation_text(longest, self.out / TEXT, rows=1)
 
     def cells(self) -> list[Cell]:
         """Returns the runs of the study, seed by seed, so that a partial study is usable."""
-        trained = models(self.schemes)
-        rows = range(self.seeds), self.tasks, trained.items()
+        trained = models(self.chosen_schemes)
+        rows = range(self.seeds), self.chosen_tasks, trained.items()
         return [self._cell(task, name, tests, seed) for seed, task, (name, tests) in product(*rows)]
 
     def _cell(self, task: str, scheme: str, tests: Sequence[str], seed: int) -> Cell:
@@ -80,12 +101,12 @@ class Extrapolation:
             name=f"{task}-{scheme}-seed{seed}",
             kind=TEXT if task == TEXT else "task",
             config=config,
-            settings={"schemes": list(tests), "factors": list(self.factors)},
-            measure=partial(measure, self.factors, rows, tests),
+            settings={"schemes": list(tests), "factors": list(self.multiples)},
+            measure=partial(measure, self.multiples, rows, tests),
         )
 
     def _text(self, scheme: str, seed: int) -> Config:
-        base = text_experiment(self.folder)
+        base = text_experiment(self.out)
         length = self.text_length
         model = replace(base.model, position=self._position(scheme, length))
         data = replace(
@@ -112,7 +133,7 @@ class Extrapolation:
         )
 
     def _position(self, scheme: str, length: int):
-        return SCHEMES[scheme].trained(length, length * max(self.factors))
+        return SCHEMES[scheme].trained(length, length * max(self.multiples))
 
 
 def unit_embeddings(model_dim: int) -> dict[str, Any]:
@@ -161,3 +182,12 @@ def short_training(steps: int, seed: int) -> TrainConfig:
         loggers=(),
         sample_tokens=0,
     )
+
+
+def _factors(text: str) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words or not all(word.isdecimal() and int(word) for word in words):
+        raise ArgumentError(
+            f"--factors {text!r}: must be comma-separated integers of at least 1: 1,2,4"
+        )
+    return tuple(sorted({int(word) for word in words}))

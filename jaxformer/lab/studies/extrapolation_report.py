@@ -27,8 +27,8 @@ def records(plan: Extrapolation, results: Mapping[str, Result]) -> list[dict[str
     """Returns one row for each task, scheme, seed and length."""
     found = []
     for seed in range(plan.seeds):
-        for task in plan.tasks:
-            for scheme in plan.schemes:
+        for task in plan.chosen_tasks:
+            for scheme in plan.chosen_schemes:
                 run = results[f"{task}-{_SOURCE[scheme]}-seed{seed}"]
                 whose = {"task": task, "scheme": scheme, "seed": seed}
                 if run.diverged:
@@ -86,22 +86,22 @@ def write_extrapolation(plan: Extrapolation, results: Mapping[str, Result]) -> l
     rows = records(plan, results)
     table = Table(rows)
     sections = []
-    if TEXT in plan.tasks:
+    if TEXT in plan.chosen_tasks:
         sections.append(text_section(plan, table))
-        if len(plan.factors) > 1:
+        if len(plan.multiples) > 1:
             sections.append(growth_section(plan, table))
-    if any(task != TEXT for task in plan.tasks):
+    if any(task != TEXT for task in plan.chosen_tasks):
         sections += task_sections(plan, table)
     lost = sum("diverged" in row for row in rows)
     if lost:
         text = f"{lost} of the models diverged; the means are over the others."
         sections.append(Section("Diverged", [text]))
-    return write_report(plan.folder, "Positions beyond the training length", sections, rows)
+    return write_report(plan.out, "Positions beyond the training length", sections, rows)
 
 
 def text_section(plan: Extrapolation, table: Table) -> Section:
     """Returns the section on perplexity against length, with the ranking of the schemes."""
-    lengths = [factor * plan.text_length for factor in plan.factors]
+    lengths = [factor * plan.text_length for factor in plan.multiples]
     text = [
         f"Decoders are trained for {plan.steps} steps on rows of {plan.text_length} tokens of "
         f"Python's standard library, with {seeds_text(plan.seeds)}. Each is tested on the same "
@@ -111,8 +111,8 @@ def text_section(plan: Extrapolation, table: Table) -> Section:
     ]
     text += _orders(plan, table)
     rows = [
-        [SCHEMES[s].title, *(_cell(table.spread(TEXT, s, f, "perplexity")) for f in plan.factors)]
-        for s in plan.schemes
+        [SCHEMES[s].title, *(_cell(table.spread(TEXT, s, f, "perplexity")) for f in plan.multiples)]
+        for s in plan.chosen_schemes
     ]
     title = f"Trained on rows of {plan.text_length} tokens, tested on longer ones"
     figure, ((axes,),) = canvas(title, (8.0, 4.6))
@@ -130,17 +130,17 @@ def text_section(plan: Extrapolation, table: Table) -> Section:
 
 def growth_section(plan: Extrapolation, table: Table) -> Section:
     """Returns the section on how the perplexity of each scheme grows with the length."""
-    first, *longer = plan.factors
+    first, *longer = plan.multiples
     text = [
         f"The perplexity at each length over that of the same model at {first * plan.text_length} "
         "tokens: what a longer row costs (above 1) or gives (below 1), wherever a model starts."
     ]
     text += _orders(plan, table, first)
-    if set(FIGURE_1) <= set(plan.schemes):
+    if set(FIGURE_1) <= set(plan.chosen_schemes):
         text.append(_figure_1(plan, table))
     rows = [
         [SCHEMES[s].title, *(_cell(table.growth(s, f, first), digits=3) for f in longer)]
-        for s in plan.schemes
+        for s in plan.chosen_schemes
     ]
     header = ["scheme", *(str(factor * plan.text_length) for factor in longer)]
     return Section("Text: growth of the perplexity", text, header, rows)
@@ -148,9 +148,9 @@ def growth_section(plan: Extrapolation, table: Table) -> Section:
 
 def task_sections(plan: Extrapolation, table: Table) -> list[Section]:
     """Returns the sections on the accuracy of the algorithmic tasks."""
-    tasks = [task for task in plan.tasks if task != TEXT]
+    tasks = [task for task in plan.chosen_tasks if task != TEXT]
     header = ["scheme", *(task.replace("_", " ") for task in tasks)]
-    longer = [factor for factor in plan.factors if factor > 1]
+    longer = [factor for factor in plan.multiples if factor > 1]
     about = (
         f"Decoders are trained for {plan.task_steps} steps on inputs of at most "
         f"{plan.task_length} symbols, with {seeds_text(plan.seeds)}. Cells are the mean over the "
@@ -158,11 +158,13 @@ def task_sections(plan: Extrapolation, table: Table) -> list[Section]:
     )
 
     def rows(cell) -> list[list[str]]:
-        return [[SCHEMES[s].title, *(_cell(cell(t, s)) for t in tasks)] for s in plan.schemes]
+        return [
+            [SCHEMES[s].title, *(_cell(cell(t, s)) for t in tasks)] for s in plan.chosen_schemes
+        ]
 
     chances = ", ".join(f"{task.replace('_', ' ')} {RULES[task].chance:.2f}" for task in tasks)
     sections = []
-    if 1 in plan.factors:
+    if 1 in plan.multiples:
         text = [about, f"Inputs have {plan.task_length} symbols. A guess reaches: {chances}."]
         found = rows(lambda task, scheme: table.spread(task, scheme, 1, "accuracy"))
         sections.append(Section("Tasks: accuracy at the training length", text, header, found))
@@ -174,7 +176,7 @@ def task_sections(plan: Extrapolation, table: Table) -> list[Section]:
                 f"Tasks: {words} beyond the training length",
                 text if metric == "accuracy" else ["Fraction of outputs without any error."],
                 header,
-                rows(lambda t, s, m=metric: table.beyond(t, s, plan.factors, m)),
+                rows(lambda t, s, m=metric: table.beyond(t, s, plan.multiples, m)),
             )
             for metric, words in (("accuracy", "accuracy"), ("exact_match", "exact matches"))
         ]
@@ -190,7 +192,7 @@ def _task_figure(plan: Extrapolation, table: Table, tasks: Sequence[str]) -> Any
     title = "Accuracy by length\ndotted: the longest input in training; dashed: a guess"
     size = 3.0 * columns + 2.2, 2.9 * count + 0.4
     figure, grid = canvas(title, size, count, columns)
-    lengths = [factor * plan.task_length for factor in plan.factors]
+    lengths = [factor * plan.task_length for factor in plan.multiples]
     for axes, task in zip(grid.flat, tasks, strict=False):
         lines = draw(axes, _curves(plan, table, task, "accuracy", plan.task_length), marker="o")
         lengths_axis(axes, lengths, plan.task_length)
@@ -206,9 +208,9 @@ def _task_figure(plan: Extrapolation, table: Table, tasks: Sequence[str]) -> Any
 
 def _curves(plan: Extrapolation, table: Table, task: str, metric: str, length: int) -> list[Curve]:
     found = []
-    for scheme in plan.schemes:
-        columns = {f: table.values(task, scheme, f, metric) for f in plan.factors}
-        known = [factor for factor in plan.factors if columns[factor]]
+    for scheme in plan.chosen_schemes:
+        columns = {f: table.values(task, scheme, f, metric) for f in plan.multiples}
+        known = [factor for factor in plan.multiples if columns[factor]]
         values = np.array([columns[factor] for factor in known]).T
         if known:
             limited = f" (to {max(known) * length})" if len(known) < len(columns) else ""
@@ -222,8 +224,8 @@ def _curves(plan: Extrapolation, table: Table, task: str, metric: str, length: i
 def _orders(plan: Extrapolation, table: Table, first: int | None = None) -> list[str]:
     """Describes the ranking of the schemes at each longer length."""
     found = []
-    for factor in plan.factors[1:]:
-        if order := table.order(plan.schemes, factor, first):
+    for factor in plan.multiples[1:]:
+        if order := table.order(plan.chosen_schemes, factor, first):
             names = ", ".join(SCHEMES[scheme].title for scheme in order)
             found.append(f"At {factor * plan.text_length:,} tokens, from the best: {names}.")
     return found
@@ -232,7 +234,7 @@ def _orders(plan: Extrapolation, table: Table, first: int | None = None) -> list
 def _figure_1(plan: Extrapolation, table: Table) -> str:
     """Compares the ranking with that in ALiBi's paper."""
     names = ", ".join(SCHEMES[scheme].title for scheme in FIGURE_1)
-    first, *longer = plan.factors
+    first, *longer = plan.multiples
     same = [f for f in longer if table.order(FIGURE_1, f, first) == list(FIGURE_1)]
     lengths = ", ".join(f"{factor * plan.text_length:,}" for factor in same)
     where = f"{lengths} tokens" if same else "no length"
