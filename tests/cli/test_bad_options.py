@@ -104,40 +104,6 @@ def test_a_run_folder_whose_configuration_is_damaged(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("configs/tiny_decodr.py", "did you mean 'configs/tiny_decoder.py'"),
-        ("nothing/here.py", "does not exist"),
-        ("--model.num-layers", "name an experiment first"),
-    ],
-)
-def test_experiments_that_do_not_exist(run, monkeypatch, name, text):
-    monkeypatch.chdir(ROOT)
-    status, output = run(name=name)
-    assert status == 2
-    assert text in output
-
-
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        ("x = 1", "does not define get_config"),
-        ("def get_config(): return 3", "returned a int"),
-        (
-            "from jaxformer.models import DecoderConfig\n"
-            "def get_config(): return DecoderConfig(vocab_size=8, num_layer=2)",
-            "num_layer",
-        ),
-    ],
-)
-def test_experiment_files_that_are_none(run, tmp_path, content, text):
-    (tmp_path / "broken.py").write_text(content)
-    status, output = run(name=str(tmp_path / "broken.py"))
-    assert status == 2
-    assert text in output
-
-
-@pytest.mark.parametrize(
     ("config", "folder", "message"),
     [
         (5, "run", "config = 5"),

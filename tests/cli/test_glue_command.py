@@ -122,14 +122,6 @@ def test_lists_between_commas():
     assert (plan.tasks, plan.learning_rates, plan.seeds) == (tuple(TASKS), (), (0,))
 
 
-def test_help_lists_the_options(capsys):
-    with pytest.raises(SystemExit):
-        run("glue", ["--help"], "jaxformer glue")
-    shown = capsys.readouterr().out
-    for option in ("--init-from", "--tasks", "--learning-rate", "--seeds", "--max-length"):
-        assert option in shown
-
-
 @pytest.mark.slow
 def test_all_nine_tasks(checkpoint, tmp_path):
     data, folder = write_glue(tmp_path / "GLUE"), tmp_path / "runs"

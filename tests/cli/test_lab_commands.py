@@ -7,8 +7,6 @@ import pytest
 from typed_commands import status_of
 
 from jaxformer.cli import main as cli
-from jaxformer.cli.lab import diagram, positions
-from jaxformer.lab.positions import report
 
 pytestmark = pytest.mark.more
 
@@ -121,12 +119,3 @@ def test_mistakes_are_refused_in_a_sentence(command, message, capsys, tmp_path, 
     assert message in output
     assert "Traceback" not in output
     assert not list(tmp_path.iterdir())
-
-
-def test_help_describes_the_options(capsys):
-    for command, option in ((positions.positions, "--schemes"), (diagram.diagram, "CONFIG")):
-        with pytest.raises(SystemExit) as stop:
-            command(["--help"], "jaxformer lab")
-        assert not stop.value.code
-        assert option in capsys.readouterr().out
-    assert set(report.SECTIONS) < set(report.PositionsConfig().schemes)

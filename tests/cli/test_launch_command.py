@@ -99,7 +99,7 @@ def test_a_config_that_takes_its_model_from_a_checkpoint(launch):
     ("command", "text"),
     [
         ("slurm", "name an experiment first"),
-        ("slurm configs/lama.py --nodes 1", "configs/lama.py"),
+        ("slurm configs/lama.py --nodes 1", "did you mean 'configs/llama.py'"),
         ("slurm llama3_8c --nodes 1", "did you mean 'llama3_8b'"),
         ("slurm llama3_8b", "nodes"),
         ("slurm llama3_8b --nodes 1 --name A_b", "name = 'A_b'"),

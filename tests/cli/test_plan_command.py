@@ -127,8 +127,3 @@ def test_bad_input_is_one_sentence(arguments, words, capsys):
     assert err.count("error: ") == 1
     assert "Traceback" not in err
     assert not out
-
-
-def test_help_describes_the_command(capsys):
-    assert status_of("plan", "--help") == 0
-    assert "v5p:4x4x4" in capsys.readouterr().out

@@ -66,6 +66,7 @@ def experiment(folder, text=DOCUMENTED, name="grouped.py"):
         (b"def get_config():\n    raise SystemExit(3)\n", r"mine\.py:2: SystemExit: 3"),
         (b"def get_config(size): pass\n", r"mine\.py: TypeError: .* 'size'"),
         (b"get_config = 3\n", r"mine\.py does not define get_config\(\)"),
+        (b"def get_config():\n    return 3\n", r"mine\.py: get_config\(\) returned a int, not"),
         (
             b"from jaxformer.config.train import TrainConfig\n"
             b"def get_config():\n    return TrainConfig(steps=-1)\n",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jaxformer.config import Config, load_config
-from jaxformer.config.overrides import component_choices, parse
+from jaxformer.config.overrides import _owners, component_choices, parse
 from jaxformer.data import Data, Objective
 from jaxformer.errors import ConfigError
 from jaxformer.functional import LayerNorm, NoPosition, Norm, Position, RoPE
@@ -98,21 +98,9 @@ def test_nothing_is_found_outside_of_the_bases_package():
     assert "antigravity" not in sys.modules
 
 
-def owners(option, part):
-    """Every dataclass in a tree, with the beginning of the options of its fields."""
-    yield option, part
-    for field in fields(part):
-        value = getattr(part, field.name)
-        items = enumerate(value) if isinstance(value, tuple) else [("", value)]
-        for number, item in items:
-            if is_dataclass(item):
-                inner = option + field.name.replace("_", "-")
-                yield from owners(f"{inner}.{number}.".replace("..", "."), item)
-
-
 def component_fields(config):
     """Every field in a tree in which components can stand: its owner, its name, its option."""
-    for option, owner in owners("--", config):
+    for option, owner in _owners(config, "--"):
         for field in fields(owner):
             if component_choices(owner, field.name):
                 yield owner, field.name, option + field.name.replace("_", "-")

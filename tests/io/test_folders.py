@@ -28,13 +28,6 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path):
     assert [item.name for item in target.parent.iterdir()] == ["target"]
 
 
-def test_an_empty_folder_is_filled(tmp_path):
-    target = tmp_path / "empty"
-    target.mkdir()
-    write_whole(target, 0, lambda folder: (folder / "new").write_text("x"))
-    assert (target / "new").read_text() == "x"
-
-
 def fill(folder):
     (folder / "new").write_text("x")
 
@@ -48,13 +41,6 @@ def test_a_link_is_followed(tmp_path):
         assert (tmp_path / target / "new").read_text() == "x"
         assert (tmp_path / link).is_symlink()
     assert sorted(item.name for item in tmp_path.iterdir()) == ["dangling", "link", "other", "real"]
-
-
-def test_a_folder_within_the_one_that_is_read(tmp_path):
-    (tmp_path / "model.safetensors").write_text("mine")
-    write_whole(tmp_path / "out", 0, fill)
-    assert (tmp_path / "model.safetensors").read_text() == "mine"
-    assert sorted(item.name for item in tmp_path.iterdir()) == ["model.safetensors", "out"]
 
 
 def test_places_where_nothing_can_be_written(tmp_path):
