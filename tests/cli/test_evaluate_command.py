@@ -6,10 +6,10 @@ import re
 from dataclasses import fields, replace
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
-from tiny_models import tiny, tiny_encoder, tiny_encoder_decoder
+from tiny_models import random_parameters, tiny, tiny_encoder, tiny_encoder_decoder
+from train_steps import DESCENT, on_devices, program_of
 from typed_commands import status_of
 
 from jaxformer.checkpoints.checkpointer import Checkpointer
@@ -19,12 +19,10 @@ from jaxformer.cli.training.evaluate import Evaluation
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import Bytes, DataConfig, TextFiles, TrainTokenizer
 from jaxformer.data.tasks import ColumnFile, LabelledText, ParallelText, SpanText, TaggedText
-from jaxformer.distributed import MeshConfig, make_mesh
+from jaxformer.distributed import MeshConfig
 from jaxformer.io.serialization import to_json
 from jaxformer.models import Classification, Span, TokenClassification
-from jaxformer.optim import SGD, Constant
 from jaxformer.training.evaluation.evaluate import Evaluator
-from jaxformer.training.step import TrainProgram
 
 pytestmark = pytest.mark.more
 
@@ -33,35 +31,18 @@ SIZES = {"vocab_size": 320, "num_layers": 1, "position": tiny().position}
 
 
 def config_of(model, data, **train):
-    optimizer = SGD(schedule=Constant(learning_rate=0.1, warmup_steps=0))
-    return Config(model, data, optimizer, TrainConfig(**train))
-
-
-def program_of(config):
-    mesh = make_mesh(MeshConfig())
-    return TrainProgram(config.model, config.optimizer, config.train, mesh)
-
-
-def random_parameters(program, seed):
-    random = np.random.default_rng(seed)
-    return {
-        name: jax.device_put(random.normal(size=x.shape).astype("f4") / 2, sharding)
-        for (name, x), sharding in zip(
-            program.abstract_model.shapes.items(), program.param_shardings.values(), strict=True
-        )
-    }
+    return Config(model, data, DESCENT, TrainConfig(**train))
 
 
 def make_run(folder, config, steps=(3,)):
     """A run that has not learned anything, but has other parameters at every step."""
     open_run_folder(folder, config)
     config.data.prepare(folder)
-    program = program_of(config)
     checkpoints = Checkpointer(folder / "checkpoints", to_json(config), keep=5)
     for step in steps:
-        state = {"params": random_parameters(program, step), "opt_state": {"m": np.zeros(3)}}
+        state = {"params": random_parameters(config.model, step), "opt_state": {"m": np.zeros(3)}}
         if config.train.ema_decay is not None:
-            state["ema"] = random_parameters(program, 100 + step)
+            state["ema"] = random_parameters(config.model, 100 + step)
         checkpoints.save(step, state)
     checkpoints.close()
     return folder
@@ -87,7 +68,7 @@ def read(file):
 
 def metrics_of(folder, config, step):
     """Those of `evaluate` on all rows."""
-    program = program_of(config)
+    program = program_of(config.model)
     shapes, shardings = program.abstract_model.shapes, program.param_shardings
     params = SavedRun(folder, step).restore(shapes, shardings)
     return Evaluator(program, config.data.prepare(folder), None).evaluate(params)
@@ -182,9 +163,9 @@ def test_averaged_parameters_are_what_counts(reviews, tmp_path, capsys):
     dev = write_reviews(tmp_path / "dev.tsv", 9)
     assert run_command(run, "--data.validation", dev) == 0
     assert "3 (averaged parameters)" in capsys.readouterr().out
-    program = program_of(config)
+    program = program_of(config.model)
     data = replace(data, validation=str(dev), max_validation_batches=None)
-    params = random_parameters(program, 103)
+    params = on_devices(program, random_parameters(config.model, 103))
     expected = Evaluator(program, data.prepare(run), None).evaluate(params)
     assert read(run / "evaluation.json")["metrics"] == pytest.approx(expected)
 
