@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import jax
 
-from jaxformer.cli.options import split_subject
+from jaxformer.cli.options import split_config
 from jaxformer.cli.training.train import Launch
 from jaxformer.config.experiment import Config, load_config, validate
 from jaxformer.config.options import given, without
@@ -77,27 +77,21 @@ def slurm(arguments: Sequence[str], prog: str) -> None:
     """Prints a script for sbatch."""
     job, run = _read(SlurmRun, arguments, prog, "a SLURM script", "--nodes 8")
     nodes, gpus = run.shape
-    script = slurm_script(job, run)
-    _check_experiment(job, run, prog, nodes * gpus)
-    sys.stdout.write(script)
+    _print(slurm_script(job, run), job, run, prog, nodes * gpus)
 
 
 def jobset(arguments: Sequence[str], prog: str) -> None:
     """Prints a manifest for kubectl."""
     example = "--chips v5p:4x4x4 --image IMAGE --run-dir gs://BUCKET/RUN"
     job, run = _read(JobSetRun, arguments, prog, "a JobSet", example, "job.yaml")
-    manifest = jobset_manifest(job, run)
-    _check_experiment(job, run, prog, parse_chips(run.chips).num_devices)
-    sys.stdout.write(manifest)
+    _print(jobset_manifest(job, run), job, run, prog, parse_chips(run.chips).num_devices)
 
 
 def tpu_vm(arguments: Sequence[str], prog: str) -> None:
     """Prints a script of gcloud commands."""
     example = "--chips v6e:16x16 --zone ZONE --run-dir gs://BUCKET/RUN --setup LINE ..."
     job, run = _read(TpuVmRun, arguments, prog, "gcloud commands", example)
-    script = tpu_vm_script(job, run)
-    _check_experiment(job, run, prog, parse_chips(run.chips).num_devices)
-    sys.stdout.write(script)
+    _print(tpu_vm_script(job, run), job, run, prog, parse_chips(run.chips).num_devices)
 
 
 def _read(
@@ -109,9 +103,9 @@ def _read(
     file: str = "job.sh",
 ) -> tuple[Job, R]:
     """Parses a command line into the job, and the cluster with the options of the run."""
-    text = _DESCRIPTION.format(what=what, prog=prog, example=example, file=file)
-    usage = f"{prog} CONFIG [OPTION ...] [-- OPTION_OF_TRAIN ...]"
-    config, rest = split_subject(arguments, "an experiment", usage, text)
+    words = {"what": what, "example": example, "file": file}
+    usage = "[OPTION ...] [-- OPTION_OF_TRAIN ...]"
+    config, rest = split_config(arguments, prog, _DESCRIPTION, usage, **words)
     split = rest.index("--") if "--" in rest else len(rest)
     own, options = rest[:split], rest[split + 1 :]
     run = parse(kind, own, f"{prog} {config}")
@@ -129,6 +123,14 @@ def _read(
         program=tuple(run.program.split()),
     )
     return job, run
+
+
+def _print(
+    text: str, job: Job, run: SlurmRun | JobSetRun | TpuVmRun, prog: str, num_devices: int
+) -> None:
+    """Prints a script or manifest, once the experiment that it starts is checked."""
+    _check_experiment(job, run, prog, num_devices)
+    sys.stdout.write(text)
 
 
 def _check_experiment(

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
+from jaxformer.config.shipped import shipped_names
 from jaxformer.errors import ArgumentError
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -86,3 +87,11 @@ def split_subject(
         print(f"usage: {usage}\n\n{description}")
         raise SystemExit(0)
     raise ArgumentError(f"name {metavar} first: {usage}")
+
+
+def split_config(
+    arguments: Sequence[str], prog: str, description: str, usage: str = "[OPTION ...]", **words: str
+) -> tuple[str, list[str]]:
+    """Returns `split_subject` of a command line with a config; `words` are in the description."""
+    text = description.format(prog=prog, names=", ".join(shipped_names()), **words)
+    return split_subject(arguments, "an experiment", f"{prog} CONFIG {usage}", text)

@@ -13,11 +13,11 @@ from rich.text import Text
 
 from jaxformer.checkpoints.files import write_json
 from jaxformer.checks import check_argument
-from jaxformer.cli.options import part_of, split_subject
+from jaxformer.cli.options import part_of, split_config
 from jaxformer.config.experiment import Config, check_has_model, load_config
 from jaxformer.config.options import given, without
 from jaxformer.config.overrides import parse
-from jaxformer.config.shipped import config_spec, shipped_names
+from jaxformer.config.shipped import config_spec
 from jaxformer.distributed.chips import CHIPS, GIB, find_chip
 from jaxformer.distributed.slices import parse_chips
 from jaxformer.errors import ArgumentError
@@ -68,13 +68,8 @@ class PlanOptions(Config):
 
 def plan(arguments: Sequence[str], prog: str = "jaxformer plan") -> None:
     """Prints the plan of the configured experiment."""
-    names = {"names": ", ".join(shipped_names()), "chips": ", ".join(CHIPS)}
-    name, options = split_subject(
-        arguments,
-        "an experiment",
-        f"{prog} CONFIG --chips SLICE [OPTION ...]",
-        _DESCRIPTION.format(prog=prog, **names),
-    )
+    usage = "--chips SLICE [OPTION ...]"
+    name, options = split_config(arguments, prog, _DESCRIPTION, usage, chips=", ".join(CHIPS))
     # Only traces, so no accelerator is used.
     jax.config.update("jax_platforms", "cpu")
     wanted = _parsed(name, options, f"{prog} {name}")

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxformer.cli.lab.experiments import finish
-from jaxformer.cli.options import split_subject
+from jaxformer.cli.options import split_config
 from jaxformer.config.experiment import Config, check_has_model, load_config
 from jaxformer.config.overrides import parse
-from jaxformer.config.shipped import config_spec, shipped_names
+from jaxformer.config.shipped import config_spec
 from jaxformer.lab.experiments.kv_cache import cache_report
 from jaxformer.nn.cache import Storage
 
@@ -36,10 +36,7 @@ class Cache(Config):
 
 def cache(arguments: Sequence[str], prog: str) -> None:
     """Reports on the KV cache of the configured model."""
-    description = _DESCRIPTION.format(prog=prog, names=", ".join(shipped_names()))
-    name, options = split_subject(
-        arguments, "an experiment", f"{prog} CONFIG [OPTION ...]", description
-    )
+    name, options = split_config(arguments, prog, _DESCRIPTION)
     config = load_config(config_spec(name))
     wanted = parse(Cache(**vars(config)), options, f"{prog} {name}")
     check_has_model(wanted)

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxformer.cli.options import split_subject
+from jaxformer.cli.options import split_config
 from jaxformer.config.experiment import Config, check_has_model, load_config
 from jaxformer.config.overrides import parse
-from jaxformer.config.shipped import config_spec, shipped_names
+from jaxformer.config.shipped import config_spec
 from jaxformer.errors import ConfigError
 from jaxformer.lab.diagram.architecture import describe
 from jaxformer.lab.diagram.picture import draw
@@ -36,10 +36,7 @@ class Diagram(Config):
 
 def diagram(arguments: Sequence[str], prog: str) -> None:
     """Draws the architecture of the configured model."""
-    description = _DESCRIPTION.format(prog=prog, names=", ".join(shipped_names()))
-    name, options = split_subject(
-        arguments, "an experiment", f"{prog} CONFIG [OPTION ...]", description
-    )
+    name, options = split_config(arguments, prog, _DESCRIPTION)
     defaults = Diagram(**vars(load_config(config_spec(name))))
     wanted = parse(defaults, options, f"{prog} {name}")
     check_has_model(wanted)

@@ -18,7 +18,6 @@ from jaxformer.checkpoints.run_dir import CONFIG_FILE, KEPT, kept_files
 from jaxformer.checks import at_least, check_fields
 from jaxformer.cli.training.train import Launch, launched
 from jaxformer.config.experiment import Config
-from jaxformer.config.shipped import shipped_names
 from jaxformer.data.dataset import Batch
 from jaxformer.data.shown_rows import Column, RowReader
 from jaxformer.io.console import console, plain_table
@@ -57,9 +56,8 @@ class Rows(Launch):
 def rows(arguments: Sequence[str], prog: str = "jaxformer rows") -> None:
     """Prints the first rows of the configured experiment."""
     jax.config.update("jax_platforms", "cpu")  # no accelerator is needed, and it may be busy
-    description = _DESCRIPTION.format(names=", ".join(shipped_names()))
     arguments = ["--rows" if word == "-n" else word for word in arguments]
-    wanted = launched(Rows, arguments, prog, description, lambda _: None)
+    wanted = launched(Rows, arguments, prog, _DESCRIPTION, lambda _: None)
     folder = run_path(wanted.run_dir, "run_dir")
     folder = None if wanted.fresh else folder
     config = fill(wanted.experiment, folder).config

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from jaxformer.checkpoints.run_dir import CONFIG_FILE, read_config
-from jaxformer.cli.options import part_of, split_subject
+from jaxformer.cli.options import part_of, split_config
 from jaxformer.config.experiment import Config, check_has_model, load_config
 from jaxformer.config.options import given, without
 from jaxformer.config.overrides import parse
-from jaxformer.config.shipped import config_spec, shipped_names
+from jaxformer.config.shipped import config_spec
 from jaxformer.distributed.compiled import keep_compiled
 from jaxformer.distributed.join import DistributedConfig, join, make_cpu_devices
 from jaxformer.io.components import with_values
@@ -56,8 +56,7 @@ L = TypeVar("L", bound=Launch)
 
 def train(arguments: Sequence[str], prog: str = "jaxformer train") -> int:
     """Trains the configured experiment; returns the exit status."""
-    description = _DESCRIPTION.format(prog=prog, names=", ".join(shipped_names()))
-    launch = launched(Launch, arguments, prog, description, _start)
+    launch = launched(Launch, arguments, prog, _DESCRIPTION, _start)
     keep_compiled()
     result = loop.train(launch.experiment, launch.run_dir, launch.fresh, began=process_began())
     return 0 if result.finished else launch.job.stopped_status
@@ -74,9 +73,7 @@ def launched(
 
     `start` is called once, before a checkpoint is opened.
     """
-    name, options = split_subject(
-        arguments, "an experiment", f"{prog} CONFIG [OPTION ...]", description
-    )
+    name, options = split_config(arguments, prog, description)
     path, _, argument = name.partition(":")
     run = Path("runs", Path(path).stem + (f"-{argument}" if argument else ""))
     defaults = _with_epochs(kind(**vars(load_config(config_spec(name)))), options)
