@@ -8,6 +8,7 @@ from jaxformer.checks import (
     NOT_NEGATIVE,
     POSITIVE,
     RATE,
+    Rule,
     at_least,
     check_field,
     check_fields,
@@ -96,10 +97,14 @@ class Preference:
     """The folder of the reference: a run, one of its checkpoints, or a Hugging Face checkpoint (or
     its hub name); None uses the initial model of the run."""
 
+    _rules: ClassVar[dict[str, Rule]] = {}
+    """What the numbers of a loss must be."""
+
     def __post_init__(self):
         check_types(self)
         if self.reference is not None:
             any_path(self.reference, "train.preference.reference")
+        check_fields(self, "train.preference", **self._rules)
 
 
 @dataclass(frozen=True)
@@ -129,15 +134,7 @@ class DPO(Preference):
     sft_weight: float = 0.0
     """Weight of the mean token loss of the chosen answers, as in supervised fine-tuning."""
 
-    def __post_init__(self):
-        super().__post_init__()
-        check_fields(
-            self,
-            "train.preference",
-            beta=POSITIVE,
-            label_smoothing=FLIP_RATE,
-            sft_weight=NOT_NEGATIVE,
-        )
+    _rules: ClassVar = {"beta": POSITIVE, "label_smoothing": FLIP_RATE, "sft_weight": NOT_NEGATIVE}
 
 
 @dataclass(frozen=True)
@@ -164,15 +161,11 @@ class KTO(Preference):
     undesirable_weight: float = 1.0
     """Weight of undesirable answers."""
 
-    def __post_init__(self):
-        super().__post_init__()
-        check_fields(
-            self,
-            "train.preference",
-            beta=POSITIVE,
-            desirable_weight=NOT_NEGATIVE,
-            undesirable_weight=NOT_NEGATIVE,
-        )
+    _rules: ClassVar = {
+        "beta": POSITIVE,
+        "desirable_weight": NOT_NEGATIVE,
+        "undesirable_weight": NOT_NEGATIVE,
+    }
 
 
 @dataclass(frozen=True)
