@@ -121,12 +121,9 @@ def _mosaic(tiles: np.ndarray) -> tuple[np.ndarray, list[float], list[float]]:
     """Arranges tiles `[rows, columns, h, w]` in a grid; returns it and the centers of the tiles."""
     rows, columns, height, width = tiles.shape
     gap_y, gap_x = (max(1, round(0.08 * side)) for side in (height, width))
-    mosaic = np.full((rows * (height + gap_y) - gap_y, columns * (width + gap_x) - gap_x), np.nan)
-    for row in range(rows):
-        for column in range(columns):
-            top = row * (height + gap_y)
-            left = column * (width + gap_x)
-            mosaic[top : top + height, left : left + width] = tiles[row, column]
+    gaps = ((0, 0), (0, 0), (0, gap_y), (0, gap_x))
+    padded = np.pad(tiles.astype(float), gaps, constant_values=np.nan).swapaxes(1, 2)
+    mosaic = padded.reshape(rows * (height + gap_y), -1)[:-gap_y, :-gap_x]
     x = [n * (width + gap_x) + (width - 1) / 2 for n in range(columns)]
     y = [n * (height + gap_y) + (height - 1) / 2 for n in range(rows)]
     return mosaic, x, y
