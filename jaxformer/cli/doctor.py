@@ -2,10 +2,8 @@
 
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxformer.config.overrides import parse
 from jaxformer.doctor import report
 from jaxformer.io.console import console, plain_table
 from jaxformer.training.logging.report import print_table
@@ -25,9 +23,8 @@ class Doctor:
     """
 
 
-def doctor(arguments: Sequence[str], prog: str) -> None:
+def doctor(_: Doctor) -> None:
     """Prints the findings; exits with status 1 if something is wrong."""
-    parse(Doctor, arguments, prog)
     print_table("This machine:", report.machine())
     variables = report.variables(os.environ)
     print_table("Environment variables of JAX:", list(variables.items()) or [("none", "")])

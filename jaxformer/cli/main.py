@@ -1,11 +1,14 @@
 """``jaxformer COMMAND``, the same as ``python -m jaxformer COMMAND``.
 
-A command is a function that takes its arguments and its name for messages, and returns None or an
-exit status. Its module is imported only when the command runs, so that ``jaxformer --help`` is fast
-and a command needs only the libraries that it uses.
+A command is a function that takes its options, a dataclass, and returns None or an exit status. If
+the options depend on the arguments, it takes those, and its name for messages. Its module is
+imported only when the command runs, so that ``jaxformer --help`` is fast and a command needs only
+the libraries that it uses.
 """
 
+import dataclasses
 import importlib
+import inspect
 import logging
 import os
 import sys
@@ -137,7 +140,12 @@ def _command(name: str) -> Callable[[Sequence[str], str], int | None]:
     module, _, function = COMMANDS[name][0].partition(":")
     function = function or name.split()[-1].replace("-", "_")
     with exit_on_interrupt():
-        return getattr(importlib.import_module(f"jaxformer.cli.{module}"), function)
+        command = getattr(importlib.import_module(f"jaxformer.cli.{module}"), function)
+        from jaxformer.config.overrides import parse
+    kind = next(iter(inspect.signature(command).parameters.values())).annotation
+    if not dataclasses.is_dataclass(kind):
+        return command
+    return lambda arguments, prog: command(parse(kind, arguments, prog))
 
 
 def _help(group: str = "") -> str:

@@ -141,7 +141,7 @@ def test_the_command(monkeypatch, capsys, status):
     monkeypatch.setattr(doctor, "run_cases", lambda: iter([found]))
     if status == "FAIL":
         with pytest.raises(SystemExit, match="1"):
-            cli_doctor.doctor([], "jaxformer doctor")
+            cli_doctor.doctor(cli_doctor.Doctor())
     else:
         assert cli.main(["doctor"]) == 0
     output = capsys.readouterr().out

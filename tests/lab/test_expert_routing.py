@@ -10,7 +10,6 @@ from saved_folders import save_tiny
 
 import jaxformer
 from jaxformer.cli import main as cli
-from jaxformer.cli.lab import experts as command
 from jaxformer.errors import ArgumentError
 from jaxformer.lab.experts import routing as module
 from jaxformer.lab.experts.pictures import agreement_picture, class_picture
@@ -220,7 +219,7 @@ def test_the_command(mixtral, tmp_path, capsys):
     file = tmp_path / "text.txt"
     file.write_text(f"{TEXT}\n{TEXT}\n")
     words = [str(mixtral), "--file", str(file), "--layers", "1", "--out", str(tmp_path / "out")]
-    command.experts(words, "jaxformer lab experts")
+    assert cli.run("lab experts", words, "jaxformer lab experts") == 0
     assert "26 tokens of text.txt" in capsys.readouterr().out
     (layer,) = json.loads((tmp_path / "out" / "experts.json").read_text())["layers"]
     expected = expert_routing(jaxformer.load(mixtral), f"{TEXT}\n{TEXT}\n")

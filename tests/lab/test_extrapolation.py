@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from jaxformer.cli.lab.studies import extrapolate
+from jaxformer.cli.main import main
 from jaxformer.config import validate
+from jaxformer.config.overrides import parse
 from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.lab.studies.extrapolation import TASKS, Extrapolation
 from jaxformer.lab.studies.extrapolation_report import Table, records, write_extrapolation
@@ -115,7 +116,7 @@ def test_runs_that_diverged_are_in_no_mean(tmp_path):
 )
 def test_bad_options(tmp_path, arguments, error, message):
     with pytest.raises(error, match=message):
-        extrapolate(["--out", str(tmp_path / "out"), *arguments], "jaxformer lab extrapolate")
+        parse(Extrapolation, ["--out", str(tmp_path / "out"), *arguments], "extrapolate")
     assert not (tmp_path / "out").exists()
 
 
@@ -125,10 +126,10 @@ def test_a_small_study_from_the_command_to_the_page(tmp_path, capsys):
     arguments = ["--out", str(out), "--schemes", "alibi,learned,rope-yarn", "--tasks", "text,copy"]
     arguments += ["--seeds", "1", "--steps", "2", "--task-steps", "2", "--text-length", "16"]
     arguments += ["--task-length", "4", "--factors", "1,2"]
-    extrapolate(arguments, "jaxformer lab extrapolate")
+    assert main(["lab", "extrapolate", *arguments]) == 0
     first = (out / "results.csv").read_text()
     assert "[1/6] text-learned-seed0" in capsys.readouterr().out
     (out / "results" / "copy-alibi-seed0.json").unlink()
-    extrapolate(arguments, "jaxformer lab extrapolate")
+    assert main(["lab", "extrapolate", *arguments]) == 0
     assert (out / "results.csv").read_text() == first
     assert "[5/6]" in capsys.readouterr().out

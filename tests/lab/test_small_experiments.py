@@ -88,9 +88,8 @@ def test_bad_options_of_small_experiments(plan, fields, message):
 @pytest.mark.slow
 def test_small_experiments_from_the_command_to_the_page(tmp_path):
     home = tmp_path / "norms"
-    norms(["--out", str(home), "--seeds", "1", "--steps", "2", "--layers", "1"], "norms")
+    norms(Norms(home, seeds=1, steps=2, layers=1))
     assert (home / "index.html").stat().st_size > 10_000
     home = tmp_path / "families"
-    options = ["--seeds", "1", "--steps", "10", "--length", "4", "--task", "copy"]
-    families(["--out", str(home), *options], "families")
+    families(Families(home, seeds=1, steps=10, length=4, task="copy"))
     assert "encoder-decoder" in (home / "report.md").read_text()

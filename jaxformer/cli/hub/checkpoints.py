@@ -1,7 +1,6 @@
 """``jaxformer import``, ``forward``, ``export`` and ``push``: Hugging Face checkpoints."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,7 +18,6 @@ from jaxformer.cli.options import (
     OutDir,
     RunDir,
 )
-from jaxformer.config.overrides import parse
 from jaxformer.engines.export import CUSTOM_CODE, ENGINE_FORMATS, export_model
 from jaxformer.errors import ConfigError
 from jaxformer.io.files import check_unused, replacing
@@ -54,9 +52,8 @@ class Import(ClassChoice):
     """Refuse a config.json with fields that transformers does not know."""
 
 
-def import_checkpoint(arguments: Sequence[str], prog: str) -> None:
+def import_checkpoint(options: Import) -> None:
     """Writes a run made from a checkpoint."""
-    options = parse(Import, arguments, prog)
     model = import_folder(
         options.hf_dir, options.run_dir, options.dtype, options.strict, options.architecture
     )
@@ -88,9 +85,8 @@ class Forward(ModelChoice):
     """The dtype of the weights."""
 
 
-def forward(arguments: Sequence[str], prog: str) -> None:
+def forward(options: Forward) -> None:
     """Writes a model's outputs."""
-    options = parse(Forward, arguments, prog)
     inputs = read_npz(options.inputs)
     model = load(options.folder, dtype=options.dtype, **options.how)
     outputs = outputs_of(model, inputs, output_hidden_states=options.hidden_states)
@@ -143,9 +139,8 @@ class Export(CheckpointChoice, ClassChoice):
     """
 
 
-def export(arguments: Sequence[str], prog: str) -> None:
+def export(options: Export) -> None:
     """Writes a Hugging Face checkpoint."""
-    options = parse(Export, arguments, prog)
     size = options.max_shard_gb
     if size is not None and not 0 < size < math.inf:
         raise ConfigError(f"--max-shard-gb {size}: must be positive and finite")
@@ -243,8 +238,7 @@ class Push:
     """The commit message."""
 
 
-def push(arguments: Sequence[str], prog: str) -> None:
+def push(options: Push) -> None:
     """Uploads a checkpoint and prints its address."""
-    options = parse(Push, arguments, prog)
     which = {"private": options.private, "revision": options.revision, "message": options.message}
     print(push_folder(options.folder, options.name, **which))

@@ -1,10 +1,8 @@
 """``jaxformer flax-classes``: maps the Flax classes of transformers 4 to this library."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxformer.config.overrides import parse
 from jaxformer.errors import DataError
 from jaxformer.io.files import read_bytes
 from jaxformer.parity.flax_table import flax_table, missing, with_table
@@ -21,10 +19,9 @@ class FlaxClasses:
     """A page whose table is updated: docs/from-flax.md (None: print the table)."""
 
 
-def flax_classes(arguments: Sequence[str], prog: str) -> None:
+def flax_classes(wanted: FlaxClasses) -> None:
     """Prints the table, or writes it into the page."""
-    page = parse(FlaxClasses, arguments, prog).page
-    if page is None:
+    if (page := wanted.page) is None:
         print("\n".join(flax_table()))
         return
     try:

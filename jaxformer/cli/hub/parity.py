@@ -1,12 +1,10 @@
 """``jaxformer verify``, ``parity`` and ``engines``: comparisons with transformers and engines."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from jaxformer.checkpoints.files import write_json
 from jaxformer.cli.options import ClassChoice, ModelDir
-from jaxformer.config.overrides import parse
 from jaxformer.engines import table as engines_table
 from jaxformer.engines.export import ALL, engines_for, is_for_engine, verify_export
 from jaxformer.errors import DataError
@@ -38,9 +36,8 @@ class Verify(ClassChoice):
     """The run or checkpoint to compare with (default: the one that was exported)."""
 
 
-def verify(arguments: Sequence[str], prog: str) -> None:
+def verify(wanted: Verify) -> None:
     """Writes and shows a receipt; fails if the two differ."""
-    wanted = parse(Verify, arguments, prog)
     folder = wanted.folder
     if wanted.engines or is_for_engine(folder):
         _verify_in_engines(wanted)
@@ -116,9 +113,9 @@ class Parity:
     """The page to write."""
 
 
-def parity(arguments: Sequence[str], prog: str) -> None:
+def parity(wanted: Parity) -> None:
     """Writes the table of all systems, and shows each row once it is measured."""
-    output = local_path(parse(Parity, arguments, prog).output, "--output")
+    output = local_path(wanted.output, "--output")
     rows = parity_table.measure_all(lambda row: print("  ".join(row.cells()), flush=True))
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(parity_table.parity_page(rows), encoding="utf-8")
@@ -142,9 +139,8 @@ class Engines:
     """Measure in these engines alone, and leave the columns of the others as they are."""
 
 
-def engines(arguments: Sequence[str], prog: str) -> None:
+def engines(wanted: Engines) -> None:
     """Writes the page about engines, and shows each row, as soon as one is measured."""
-    wanted = parse(Engines, arguments, prog)
     output = local_path(wanted.output, "--output")
     output.parent.mkdir(parents=True, exist_ok=True)
     before = output.read_text(encoding="utf-8") if output.exists() else "# Engines\n\n"

@@ -7,7 +7,6 @@ from typing import Annotated
 import tyro
 
 from jaxformer.config.experiment import Config, load_config
-from jaxformer.config.overrides import parse
 from jaxformer.config.shipped import config_spec
 from jaxformer.errors import ArgumentError, did_you_mean
 from jaxformer.io.console import console, plain_table
@@ -31,9 +30,8 @@ class Zoo:
     """Show the sizes of each system, its parameters by part, and its FLOPs per token."""
 
 
-def zoo(arguments: Sequence[str], prog: str) -> None:
+def zoo(wanted: Zoo) -> None:
     """Prints the table of published systems."""
-    wanted = parse(Zoo, arguments, prog)
     systems = _chosen(wanted.name)
     if not wanted.details:
         _print_list(systems)

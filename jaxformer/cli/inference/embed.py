@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +14,6 @@ from rich.progress import track
 from rich.text import Text
 
 from jaxformer.cli.options import Dtype, ModelChoice, ModelDir
-from jaxformer.config.overrides import parse
 from jaxformer.data.files.lines import text_lines
 from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.io.console import console, plain_table
@@ -80,9 +79,8 @@ class Embed(ModelChoice):
     """
 
 
-def embed(arguments: Sequence[str], prog: str) -> None:
+def embed(wanted: Embed) -> None:
     """Prints or writes vectors of texts, or the scores of pairs."""
-    wanted = parse(Embed, arguments, prog)
     output = None if wanted.output is None else any_path(wanted.output, "--output")
     if output is not None:
         check_output(output, "--output", _ENDINGS)

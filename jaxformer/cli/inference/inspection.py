@@ -10,7 +10,6 @@ import tyro
 from rich.text import Text
 
 from jaxformer.cli.options import CheckpointChoice, ModelChoice, ModelDir
-from jaxformer.config.overrides import parse
 from jaxformer.data.files.lines import text_lines
 from jaxformer.errors import ArgumentError
 from jaxformer.io.console import console, plain_table
@@ -75,9 +74,8 @@ class FillMask(ModelChoice):
     """Print a JSON object."""
 
 
-def tokenize(arguments: Sequence[str], prog: str) -> None:
+def tokenize(wanted: Tokenize) -> None:
     """Prints the tokens of a text, or of each line of a file."""
-    wanted = parse(Tokenize, arguments, prog)
     if (wanted.text is None) == (wanted.file is None):
         raise ArgumentError('give either a text ("...") or --file with one text per line')
     tokenizer = open_tokenizer(wanted.folder)
@@ -93,9 +91,8 @@ def tokenize(arguments: Sequence[str], prog: str) -> None:
             _print_tokens(text, tokens)
 
 
-def neighbours(arguments: Sequence[str], prog: str) -> None:
+def neighbours(wanted: Neighbours) -> None:
     """Prints the neighbours of a word."""
-    wanted = parse(Neighbours, arguments, prog)
     which = {"step": wanted.step, "best": wanted.best}
     token, found = nearest(wanted.folder, wanted.word, k=wanted.k, **which)
     if wanted.json:
@@ -107,9 +104,8 @@ def neighbours(arguments: Sequence[str], prog: str) -> None:
     console().print(plain_table("cosine >", "id >", "piece", "text", rows=rows))
 
 
-def fill_mask(arguments: Sequence[str], prog: str) -> None:
+def fill_mask(wanted: FillMask) -> None:
     """Prints predictions for the masks of a text."""
-    wanted = parse(FillMask, arguments, prog)
     pretrained = load(wanted.folder, **wanted.how)
     found = fill(pretrained, wanted.text, k=wanted.k)
     if wanted.json:

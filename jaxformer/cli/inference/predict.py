@@ -2,7 +2,6 @@
 
 import dataclasses
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from rich.progress import (
 )
 
 from jaxformer.cli.options import Dtype, ModelChoice, part_of
-from jaxformer.config.overrides import parse
 from jaxformer.distributed.compiled import keep_compiled
 from jaxformer.generation.speech.prediction import TranscriptPredictor
 from jaxformer.io.paths import any_path
@@ -54,9 +52,8 @@ class Predict(PredictionConfig, ModelChoice):
     """The folder of compiled programs (None: on an accelerator, one in the user's cache)."""
 
 
-def predict(arguments: Sequence[str], prog: str) -> None:
+def predict(wanted: Predict) -> None:
     """Writes a table with a model's predictions for each row."""
-    wanted = parse(Predict, arguments, prog)
     output = any_path(wanted.output, "--output")
     check_table(output, "--output")
     table = PredictedTable(any_path(wanted.input, "--input"), output, wanted.header)

@@ -1,13 +1,11 @@
 """``jaxformer serve DIR``: a small server with OpenAI's interface."""
 
 import contextlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jaxformer.cli.options import Dtype, ModelChoice
-from jaxformer.config.overrides import parse
 from jaxformer.errors import ConfigError
 from jaxformer.extras import optional_module
 from jaxformer.generation.inputs import check_generates, reads_images
@@ -53,16 +51,15 @@ class Serve(ModelChoice):
     """The dtype of the kernels (None: that of the weights). int8 needs half of bfloat16."""
 
 
-def serve(arguments: Sequence[str], prog: str) -> None:
+def serve(wanted: Serve) -> None:
     """Runs the server until it is interrupted."""
-    wanted = parse(Serve, arguments, prog)
     for name in ("batch_size", "max_waiting", "max_tokens", "max_seconds", "max_body"):
         if getattr(wanted, name) <= 0:
             option = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{option} {getattr(wanted, name)}: must be above 0")
     if not 0 < wanted.port < 1 << 16:
         raise ConfigError(f"--port {wanted.port}: must be from 1 to 65535")
-    uvicorn: Any = optional_module("uvicorn", prog)
+    uvicorn: Any = optional_module("uvicorn", "jaxformer serve")
     from jaxformer.server.app import LOOPBACK, Limits, Server  # needs the extra serve
 
     with bound(wanted.host, wanted.port) as sockets:

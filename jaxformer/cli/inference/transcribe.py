@@ -1,7 +1,7 @@
 """``jaxformer transcribe DIR FILE ...``: writes what is said in sound files."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from jaxformer.cli.options import ClassChoice, Dtype, ModelDir
-from jaxformer.config.overrides import parse
 from jaxformer.data.sound import sound_length
 from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.generation.speech import api
@@ -111,9 +110,8 @@ _OF_WHISPER = ("max_new_tokens", "seed")
 """Options that change nothing for a model with a CTC head."""
 
 
-def transcribe(arguments: Sequence[str], prog: str) -> None:
+def transcribe(wanted: Transcribe) -> None:
     """Prints or writes transcripts."""
-    wanted = parse(Transcribe, arguments, prog)
     if not wanted.files:
         raise ArgumentError("give sound files: jaxformer transcribe DIR talk.flac ...")
     output = None if wanted.output is None else any_path(wanted.output, "--output")

@@ -1,7 +1,6 @@
 """``jaxformer zero-shot DIR IMAGE... --labels ...``: zero-shot image classification."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,6 @@ import tyro
 from rich.text import Text
 
 from jaxformer.cli.options import ModelChoice, ModelDir
-from jaxformer.config.overrides import parse
 from jaxformer.io.console import console, plain_table
 from jaxformer.io.paths import any_path
 from jaxformer.pretrained.auto import load
@@ -43,9 +41,8 @@ class ZeroShot(ModelChoice):
     """Print one JSON object per image."""
 
 
-def zero_shot(arguments: Sequence[str], prog: str) -> None:
+def zero_shot(wanted: ZeroShot) -> None:
     """Prints the labels of images, with their probabilities."""
-    wanted = parse(ZeroShot, arguments, prog)
     pretrained = load(wanted.folder, **wanted.how)
     options = {"template": wanted.template, "batch_size": wanted.batch_size}
     images = [any_path(file, "IMAGE") for file in wanted.images]

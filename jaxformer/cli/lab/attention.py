@@ -1,11 +1,9 @@
 """``jaxformer lab attention``: the attention maps of a trained model."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from jaxformer.cli.options import ModelChoice
-from jaxformer.config.overrides import parse
 from jaxformer.errors import ArgumentError
 from jaxformer.lab.attention.maps import AttentionMaps, image_maps, text_maps
 from jaxformer.lab.attention.report import Format, write_maps
@@ -38,9 +36,8 @@ class Attention(ModelChoice):
     """The output folder for attention.html and the figures."""
 
 
-def attention(arguments: Sequence[str], prog: str) -> None:
+def attention(wanted: Attention) -> None:
     """Writes the attention maps of a model on a text or an image."""
-    wanted = parse(Attention, arguments, prog)
     if (wanted.text is None) == (wanted.image is None):
         raise ArgumentError(
             'give either --text "..." for a text model or --image FILE for an image model'

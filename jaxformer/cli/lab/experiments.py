@@ -1,11 +1,9 @@
 """``jaxformer lab softmax``, ``mask``, ``two-dogs``, ``cost``, ``recall``: small experiments."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from jaxformer.cli.options import ModelChoice
-from jaxformer.config.overrides import parse
 from jaxformer.io.console import console, plain_table
 from jaxformer.lab.experiments.cost import CostConfig, cost_report
 from jaxformer.lab.experiments.mask_order import mask_order_report
@@ -72,34 +70,29 @@ class Recall(RecallConfig):
     """The output folder for recall.html and recall.png."""
 
 
-def softmax(arguments: Sequence[str], prog: str) -> None:
+def softmax(wanted: Softmax) -> None:
     """Runs the experiment on the scale of scores."""
-    wanted = parse(Softmax, arguments, prog)
     finish(softmax_scale_report(wanted.head_dims, wanted.num_keys, wanted.seed), wanted.out)
 
 
-def mask(arguments: Sequence[str], prog: str) -> None:
+def mask(wanted: Mask) -> None:
     """Runs the experiment on the order of mask and softmax."""
-    wanted = parse(Mask, arguments, prog)
     finish(mask_order_report(wanted.length, wanted.seed), wanted.out)
 
 
-def two_dogs(arguments: Sequence[str], prog: str) -> None:
+def two_dogs(wanted: TwoDogs) -> None:
     """Runs the experiment on identical tokens."""
-    wanted = parse(TwoDogs, arguments, prog)
     model = load(wanted.folder, **wanted.how)
     finish(two_dogs_report(model, wanted.text), wanted.out)
 
 
-def cost(arguments: Sequence[str], prog: str) -> None:
+def cost(wanted: Cost) -> None:
     """Runs the experiment on time and memory."""
-    wanted = parse(Cost, arguments, prog)
     finish(cost_report(wanted), wanted.out)
 
 
-def recall(arguments: Sequence[str], prog: str) -> None:
+def recall(wanted: Recall) -> None:
     """Runs the experiment on recall."""
-    wanted = parse(Recall, arguments, prog)
     finish(recall_report(wanted), wanted.out)
 
 

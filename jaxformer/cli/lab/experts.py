@@ -1,11 +1,9 @@
 """``jaxformer lab experts``: the experts of a trained model, and the tokens that they take."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from jaxformer.cli.options import ModelChoice
-from jaxformer.config.overrides import parse
 from jaxformer.data.files.lines import text_lines
 from jaxformer.errors import ArgumentError
 from jaxformer.io.console import console, plain_table
@@ -39,9 +37,8 @@ class Experts(ModelChoice):
     """The output folder for experts.html, experts.json and the figures."""
 
 
-def experts(arguments: Sequence[str], prog: str) -> None:
+def experts(wanted: Experts) -> None:
     """Writes the report on a model's experts, and prints its table of layers."""
-    wanted = parse(Experts, arguments, prog)
     if (wanted.text is None) == (wanted.file is None):
         raise ArgumentError('give either --text "..." or --file FILE, a text that the model reads')
     text = wanted.text if wanted.file is None else "".join(text_lines(wanted.file))

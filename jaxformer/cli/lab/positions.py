@@ -1,10 +1,8 @@
 """``jaxformer lab positions``: draws and measures positional schemes."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxformer.config.overrides import parse
 from jaxformer.io.console import console, plain_table
 from jaxformer.lab.page import shown
 from jaxformer.lab.positions.report import write_report
@@ -31,9 +29,8 @@ class Positions(PositionsConfig):
     """The output folder for positions.html, numbers.csv and the figures."""
 
 
-def positions(arguments: Sequence[str], prog: str) -> None:
+def positions(wanted: Positions) -> None:
     """Writes the report on positions, and prints its numbers."""
-    wanted = parse(Positions, arguments, prog)
     more = []
     if wanted.trained is not None:
         more.append(trained_section(load(wanted.trained), Path(wanted.trained).name))

@@ -1,6 +1,5 @@
 """``jaxformer lab speech``: what a speech model hears in a sound."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +8,6 @@ import tyro
 
 from jaxformer.checks import NOT_NEGATIVE, POSITIVE, check_argument
 from jaxformer.cli.options import ModelChoice
-from jaxformer.config.overrides import parse
 from jaxformer.data.sound import read_sound
 from jaxformer.errors import ArgumentError
 from jaxformer.generation.inputs import reads_sound
@@ -51,9 +49,8 @@ class Speech(ModelChoice):
     """The output folder for speech.html, attention.html and the figures."""
 
 
-def speech(arguments: Sequence[str], prog: str) -> None:
+def speech(wanted: Speech) -> None:
     """Writes the page of a model and a sound."""
-    wanted = parse(Speech, arguments, prog)
     check_argument("--start", wanted.start, NOT_NEGATIVE.allows(wanted.start), "at least 0")
     allowed = POSITIVE.allows(wanted.seconds) and wanted.seconds <= MOST_SECONDS
     check_argument("--seconds", wanted.seconds, allowed, f"above 0 and at most {MOST_SECONDS:g}")

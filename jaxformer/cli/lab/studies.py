@@ -1,9 +1,8 @@
 """``jaxformer lab extrapolate``, ``norms``, ``families``: studies that train small models."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-from jaxformer.config.overrides import parse
 from jaxformer.lab.studies.extrapolation import Extrapolation, prepare_text
 from jaxformer.lab.studies.extrapolation_report import write_extrapolation
 from jaxformer.lab.studies.families import Families, write_families
@@ -11,23 +10,21 @@ from jaxformer.lab.studies.norms import Norms, write_norms
 from jaxformer.lab.studies.study import Study
 
 
-def extrapolate(arguments: Sequence[str], prog: str) -> None:
+def extrapolate(plan: Extrapolation) -> None:
     """Runs the study of positional schemes, and writes its report."""
-    plan = parse(Extrapolation, arguments, prog)
     plan.prepare()
     _finish(plan, write_extrapolation)
 
 
-def norms(arguments: Sequence[str], prog: str) -> None:
+def norms(plan: Norms) -> None:
     """Runs the study of norms, and writes its report."""
-    plan = parse(Norms, arguments, prog)
     prepare_text(plan.out)
     _finish(plan, write_norms)
 
 
-def families(arguments: Sequence[str], prog: str) -> None:
+def families(plan: Families) -> None:
     """Runs the study of families, and writes its report."""
-    _finish(parse(Families, arguments, prog), write_families)
+    _finish(plan, write_families)
 
 
 def _finish(plan: Extrapolation | Norms | Families, write: Callable[..., list[Path]]) -> None:

@@ -2,12 +2,10 @@
 
 import json
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from jaxformer.cli.options import RunDir
-from jaxformer.config.overrides import parse
 from jaxformer.io.console import console, plain_table
 from jaxformer.training.logging.goodput import LOST, Goodput, Start, in_rows
 from jaxformer.training.logging.goodput import goodput as find_goodput
@@ -31,9 +29,8 @@ class GoodputOptions:
     """Print only JSON."""
 
 
-def goodput(arguments: Sequence[str], prog: str) -> None:
+def goodput(options: GoodputOptions) -> None:
     """Prints and draws how the wall time of a run was spent."""
-    options = parse(GoodputOptions, arguments, prog)
     found = find_goodput(options.run_dir)
     picture = plot_goodput(found, options.out, str(options.run_dir))
     if options.json:

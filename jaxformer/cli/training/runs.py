@@ -14,7 +14,6 @@ import numpy as np
 from jaxformer.checkpoints import checkpointer, files, manifest, run_dir, saved_run
 from jaxformer.checkpoints.restore import read_arrays, saved_config
 from jaxformer.cli.options import CheckpointChoice, OutDir, RunDir, RunDirs
-from jaxformer.config.overrides import parse
 from jaxformer.config.train import cost
 from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.hub.remote.names import read_source
@@ -39,9 +38,8 @@ class Inspect(CheckpointChoice):
     """The run's folder."""
 
 
-def inspect(arguments: Sequence[str], prog: str) -> None:
+def inspect(options: Inspect) -> None:
     """Prints the contents of a run's folder."""
-    options = parse(Inspect, arguments, prog)
     jax.config.update("jax_platforms", "cpu")  # no accelerator is needed, and it may be busy
     home, wanted = saved_run.run_and_step(options.run_dir, options.step, options.best)
     run = run_dir.RunConfig(home)
@@ -121,9 +119,8 @@ class Merge(CheckpointChoice):
     """A new or empty folder."""
 
 
-def merge(arguments: Sequence[str], prog: str) -> None:
+def merge(options: Merge) -> None:
     """Writes a run with plain weights."""
-    options = parse(Merge, arguments, prog)
     jax.config.update("jax_platforms", "cpu")
     print(lora.merge(options.run_dir, options.out_dir, options.step, options.best).report())
 
@@ -153,11 +150,10 @@ class Compare:
     """A .csv, .tsv, .jsonl or .parquet file to write the table to."""
 
 
-def compare(arguments: Sequence[str], prog: str) -> None:
+def compare(options: Compare) -> None:
     """Prints and draws a validation metric of several runs."""
-    options = parse(Compare, arguments, prog)
     if not options.run_dirs:
-        raise ArgumentError(f"{prog}: name the folder of at least one run")
+        raise ArgumentError("jaxformer compare: name the folder of at least one run")
     if options.table is not None:
         check_table(options.table, "--table")
     jax.config.update("jax_platforms", "cpu")
