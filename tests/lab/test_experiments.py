@@ -176,21 +176,19 @@ def test_cost_needs_rising_lengths():
 # Commands ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "words"),
-    [
-        ("softmax", ["--head-dims", "1", "4"], "The variance of q.k grows as d_k"),
-        ("mask", ["--length", "4"], "every row sums to 1 and the leak is exactly 0"),
-        pytest.param(
-            "cost",
-            ["--lengths", "8", "16", "--width", "8", "--rounds", "1"],
-            "the GRU takes n steps one after another",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-@pytest.mark.quick("softmax-options0-The variance of q.k grows as d_k")
-def test_an_experiment_writes_a_page_and_a_picture(name, options, words, tmp_path, printed):
+EXPERIMENTS = {
+    "softmax --head-dims 1 4": "The variance of q.k grows as d_k",
+    "mask --length 4": "every row sums to 1 and the leak is exactly 0",
+    "cache tiny_decoder --model.num-layers 1": "65,536",
+    "recall --distances 4 6 --width 8 --num-heads 2 --num-layers 1 --steps 3 --batch-size 2": "GRU",
+    "cost --lengths 8 16 --width 8 --rounds 1": "the GRU takes n steps one after another",
+}
+
+
+@pytest.mark.parametrize(("command", "words"), EXPERIMENTS.items(), ids=EXPERIMENTS)
+@pytest.mark.quick("softmax*", "cache*", "recall*")
+def test_an_experiment_writes_a_page_and_a_picture(command, words, tmp_path, printed):
+    name, *options = command.split()
     status, text = printed(name, *options, "--out", tmp_path)
     assert status == 0
     assert words in text

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from tiny_models import tiny, tiny_encoder
 
-from jaxformer.cli.lab.cache import cache
 from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.functional import Learned
 from jaxformer.lab.experiments.kv_cache import cache_report, cache_sizes, next_token_flops
@@ -55,11 +54,3 @@ def test_what_has_no_such_cache_is_refused():
         cache_report(CONFIG, "tiny", (8, 4), "float32")
     with pytest.raises(ArgumentError, match="16"):
         cache_report(tiny(position=Learned(max_length=16)), "tiny", (8, 32), "float32")
-
-
-def test_the_command_writes_a_page_and_a_picture(tmp_path, capsys):
-    words = ["tiny_decoder", "--model.num-layers", "1", "--out", str(tmp_path)]
-    cache(words, "jaxformer lab cache")
-    assert "65,536" in capsys.readouterr().out
-    assert (tmp_path / "cache.png").stat().st_size > 10_000
-    assert (tmp_path / "cache.html").exists()

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from jaxformer.cli import main as cli
 from jaxformer.errors import ConfigError
 from jaxformer.lab.experiments.mixers import mixers
 from jaxformer.lab.experiments.recall import RecallConfig, repeating_rows, train_recall
@@ -37,11 +36,3 @@ def test_distances_rise():
         RecallConfig(distances=(8, 4))
     with pytest.raises(ConfigError, match="num_heads"):
         RecallConfig(width=30)
-
-
-def test_the_command_writes_a_page_and_a_picture(tmp_path, capsys):
-    words = "--distances 4 6 --width 8 --num-heads 2 --num-layers 1 --steps 3 --batch-size 2"
-    arguments = [*words.split(), "--out", str(tmp_path)]
-    assert cli.run("lab recall", arguments, "jaxformer lab recall") == 0
-    assert "GRU" in capsys.readouterr().out
-    assert (tmp_path / "recall.png").stat().st_size > 10_000
