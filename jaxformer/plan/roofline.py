@@ -84,7 +84,7 @@ def step_time(step: TracedStep) -> StepTime:
     # The state is read and written; the gradient is read for its norm and again for the update.
     moved = 2 * bytes_per_device((state.params, state.opt_state, state.ema, state.params))
     work = replace(work_of(step.config, step.slice), state_bytes=moved)
-    return time_of(work, step.slice, step.mesh_sizes)
+    return time_of(work, step.slice, vars(step.config.mesh))
 
 
 def time_of(

@@ -33,11 +33,6 @@ class TracedStep:
     """The step and the shapes of its state."""
 
     @property
-    def mesh_sizes(self) -> dict[str, int]:
-        """The devices along each axis of the mesh."""
-        return self.config.mesh.axis_sizes(self.slice.num_devices)
-
-    @property
     def tokens(self) -> int:
         """Number of tokens or patches that the model reads in a step."""
         return self.config.data.num_sequences * self.config.row_lengths["inputs"]

@@ -6,19 +6,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny_models import tiny, tiny_encoder
 
 import jaxformer
 from jaxformer.errors import ArgumentError, ConfigError, DataError
-from jaxformer.functional import NoPosition
+from jaxformer.functional import Learned, NoPosition
 from jaxformer.lab.experiments.cost import Cost, CostConfig, measure_costs
+from jaxformer.lab.experiments.kv_cache import cache_report, cache_sizes, next_token_flops
 from jaxformer.lab.experiments.mask_order import (
     mask_after_softmax,
     mask_before_softmax,
     masked_weights,
 )
 from jaxformer.lab.experiments.mixers import causal_convolution, gru, mixers
+from jaxformer.lab.experiments.recall import RecallConfig, repeating_rows, train_recall
 from jaxformer.lab.experiments.softmax_scale import score_statistics
 from jaxformer.lab.experiments.two_dogs import twin_outputs, without_positions
+from jaxformer.models import AbstractModel
+from jaxformer.nn.cache import CacheShape
 
 pytestmark = pytest.mark.more
 
@@ -171,6 +176,82 @@ def test_cost_needs_rising_lengths():
         CostConfig(lengths=(8, 8))
     with pytest.raises(ConfigError, match="num_heads = 3: must be a divisor of width = 256"):
         CostConfig(num_heads=3)
+
+
+# Recall over a distance -------------------------------------------------------------------------
+
+
+def test_what_counts_follows_from_the_row():
+    tokens, weights = repeating_rows(np.random.default_rng(0), 20, 12, 9, (4, 6))
+    for row, counts in zip(tokens, weights, strict=True):
+        (distance,) = {4, 6} & {int(counts.argmax())}
+        assert len(set(row[:distance].tolist())) == distance
+        np.testing.assert_array_equal(row[distance:], row[:-distance])
+        np.testing.assert_array_equal(counts, np.arange(12) >= distance)
+    assert len({int(counts.argmax()) for counts in weights}) == 2
+
+
+def test_a_convolution_learns_what_it_sees_and_no_more():
+    sizes = {"width": 32, "kernel_size": 5, "num_layers": 2, "batch_size": 16}
+    config = RecallConfig(distances=(4, 12), steps=200, learning_rate=1e-2, **sizes)
+    convolution = mixers(config.num_heads, config.kernel_size)[-1]
+    found = train_recall(convolution, config)
+    assert found.accuracy[0] > 0.4
+    assert found.accuracy[1] < 0.1  # 2 x (5 - 1) tokens back
+    assert found.num_parameters == 2 * 5 * 32 * 32
+    assert found.curve[-1] < found.curve[0]
+
+
+def test_distances_rise():
+    with pytest.raises(ConfigError, match="distances"):
+        RecallConfig(distances=(8, 4))
+    with pytest.raises(ConfigError, match="num_heads"):
+        RecallConfig(width=30)
+
+
+# The cache of a decoder ---------------------------------------------------------------------------
+
+LAYERS, HEADS, KV_HEADS, WIDTH = 3, 6, 2, 8
+CONFIG = tiny(num_layers=LAYERS, num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=WIDTH)
+
+
+def test_a_token_takes_its_keys_and_values():
+    found = cache_sizes(CONFIG, (1, 7), "bfloat16")
+    assert found.token_bytes == 2 * LAYERS * KV_HEADS * WIDTH * 2
+    assert found.num_bytes.tolist() == [found.token_bytes, 7 * found.token_bytes]
+    scaled = cache_sizes(CONFIG, (1,), "int8")
+    assert scaled.token_bytes == 2 * LAYERS * KV_HEADS * (WIDTH + 4)
+
+
+def test_the_bytes_are_those_that_are_allocated():
+    config = tiny(num_layers=2, windows=(4, None))
+    model = AbstractModel(config.build)
+    shape = CacheShape(batch_size=1, capacity=16, chunk=1, storage="float32")
+    cache = model.module(model.init(jax.random.key(0))).init_cache(shape)
+    arrays = [x for x in jax.tree.leaves(cache.layers) if x.dtype == np.float32]
+    assert cache_sizes(config, (16,), "float32").num_bytes == sum(x.nbytes for x in arrays)
+
+
+def test_without_a_cache_the_row_is_computed_again():
+    cached, recomputed = next_token_flops(CONFIG, 10)
+    flops = CONFIG.flops({"inputs": 10})
+    assert cached == flops.products + 10 * 4 * LAYERS * HEADS * WIDTH
+    np.testing.assert_allclose(recomputed, 10 * flops.products + 55 * 4 * LAYERS * HEADS * WIDTH)
+
+
+def test_fewer_heads_save_their_share():
+    report = cache_report(CONFIG, "tiny", (4, 8), "float32")
+    heads = {row[0]: row[2] for row in report.rows if row[0]}
+    assert heads == {6: 3 * heads[2], 2: 2 * heads[1], 1: 2 * LAYERS * WIDTH * 4}
+
+
+def test_what_has_no_such_cache_is_refused():
+    with pytest.raises(ConfigError, match="must be a decoder"):
+        cache_report(tiny_encoder(), "tiny", (4, 8), "float32")
+    with pytest.raises(ArgumentError, match="increasing order"):
+        cache_report(CONFIG, "tiny", (8, 4), "float32")
+    with pytest.raises(ArgumentError, match="16"):
+        cache_report(tiny(position=Learned(max_length=16)), "tiny", (8, 32), "float32")
 
 
 # Commands ---------------------------------------------------------------------------------------
