@@ -67,21 +67,12 @@ def test_the_report_shows_what_was_measured(tmp_path):
     assert "| ALiBi | 54.9 (54.6–55.1) |" in text
     (learned,) = [line for line in text.splitlines() if line.startswith("| learned | 54")]
     assert learned.count("–") == 5
+    assert "| learned | – | – | – | – |" in text  # its growth
     assert "| NoPE | 0.23 |" in text  # mean of 1/2, 1/4, 1/8 and 1/16
     rows = json.loads(files["results.json"].read_text())
     assert len(rows) == 2 * 2 * 10 * 5
     assert sum("refused" in row for row in rows) == 2 * 2 * 4
     assert {"text.png", "tasks.png", "index.html", "results.csv"} <= set(files)
-
-
-def test_the_order_is_that_of_the_losses(tmp_path):
-    study = Extrapolation(tmp_path, tasks="text", seeds=1, schemes="rope,alibi,learned,t5")
-    table = Table(records(study, invented(study)))
-    assert table.order(study.chosen_schemes, 4) == ["alibi", "t5", "rope"]
-    assert table.spread("text", "learned", 2, "loss") is None
-    assert table.growth("learned", 2, 1) is None
-    assert table.beyond("text", "learned", study.multiples, "accuracy") is None
-    np.testing.assert_allclose(table.growth("rope", 4, 1), np.exp(0.2 * 2))
 
 
 def test_growth_is_each_models_own(tmp_path):

@@ -3,20 +3,17 @@
 from dataclasses import replace
 from functools import lru_cache
 
-from experiments import ALL
-
 from jaxformer.config import load_config
+from jaxformer.config.shipped import config_spec
 from jaxformer.distributed.chips import Figure
 from jaxformer.distributed.sharding import MeshConfig
 from jaxformer.distributed.slices import parse_chips
 from jaxformer.optim import AdamW
 from jaxformer.plan.trace import TracedStep, trace_step
 
-(TINY,) = (path for path in ALL if path.name == "tiny_decoder.py")
-
 
 def tiny(mesh=(1, 1, 1), remat="none", **data):
-    config = load_config(str(TINY))
+    config = load_config(config_spec("tiny_decoder"))
     model = replace(config.model, remat=remat)
     data = replace(config.data, **data)
     # Muon has its own products.

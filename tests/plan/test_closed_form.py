@@ -4,10 +4,10 @@ from dataclasses import replace
 from math import prod
 
 import pytest
-from experiments import ALL
 from plan_cases import tiny, traced
 
 from jaxformer.config import load_config
+from jaxformer.config.shipped import config_spec
 from jaxformer.distributed import MeshConfig
 from jaxformer.distributed.slices import parse_chips
 from jaxformer.nn.config import RematNames
@@ -102,8 +102,7 @@ def test_each_axis_has_its_collectives(mesh, count):
 @pytest.mark.parametrize("remat", ["none", "full"])
 @pytest.mark.quick("full")
 def test_mixtures_exchange_tokens_and_divide_their_state(remat):
-    (path,) = (path for path in ALL if path.name == "tiny_experts.py")
-    config = load_config(str(path))
+    config = load_config(config_spec("tiny_experts"))
     mesh, model = MeshConfig(fsdp=2, expert=2), replace(config.model, remat=remat)
     step = trace_step(replace(config, mesh=mesh, model=model), SLICE)
     sent = dict.fromkeys(("all_gather", "reduce_scatter"), 0)
