@@ -4,7 +4,7 @@
 
 from typing import Any
 
-from jaxformer.parity.tiny_images import IMAGES, MLP, SIZES, VIT
+from jaxformer.parity.tiny_images import IMAGES, MLP, SIDES, SIZES, TEXT, VIT
 from jaxformer.parity.tiny_sounds import SOUNDS
 
 
@@ -15,7 +15,7 @@ def _rope(rope_type: str, **fields: Any) -> dict[str, Any]:
 _STRETCHED = {"factor": 4.0, "original_max_position_embeddings": 8}
 _LINEAR = _rope("linear", rope_theta=100.0, factor=2.5)
 _TOKENS = {"bos_token_id": 3, "eos_token_id": 4, "pad_token_id": 5}
-_BERT = {"vocab_size": 131, **SIZES, **MLP, "max_position_embeddings": 20}
+_BERT = TEXT | {"max_position_embeddings": 20}
 _ROBERTA = _BERT | {
     "hidden_act": "relu",
     "type_vocab_size": 2,
@@ -31,7 +31,7 @@ _DEBERTA = _BERT | {
     "pooler_hidden_act": "relu",
 }
 _GPT = {"vocab_size": 131, "n_embd": 48, "n_head": 6, "n_layer": 3, "n_positions": 20, **_TOKENS}
-_NEOX = {"vocab_size": 131, **SIZES, **MLP, **_TOKENS}
+_NEOX = TEXT | _TOKENS
 _PHI3 = _BERT | {"num_key_value_heads": 2, "pad_token_id": 3}
 _LLAMA = _PHI3 | {"head_dim": 12}
 _QWEN = _LLAMA | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
@@ -61,15 +61,7 @@ _T5GEMMA = _GEMMA2 | {
     "final_logit_softcapping": 3.0,
     **_LINEAR,
 }
-_BART = {
-    "vocab_size": 131,
-    "d_model": 48,
-    "encoder_layers": 3,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 6,
-    "encoder_ffn_dim": 40,
-    "decoder_ffn_dim": 56,
+_BART = SIDES | {
     "max_position_embeddings": 20,
     "scale_embedding": True,
     "pad_token_id": 1,
@@ -88,7 +80,7 @@ _T5 = {
     "relative_attention_max_distance": 9,
     "decoder_start_token_id": 0,
 }
-_TEXT_TOWER = {"vocab_size": 131, **SIZES, **MLP, "max_position_embeddings": 17, **_TOKENS}
+_TEXT_TOWER = _NEOX | {"max_position_embeddings": 17}
 _PATCHES = {**SIZES, **MLP, "patch_size": 4, "num_channels": 2}
 _VISION_TOWER = _PATCHES | {"image_size": 13}
 _FLEXIBLE_TOWER = _PATCHES | {"num_patches": 9}
@@ -282,10 +274,8 @@ TINY: dict[str, dict[str, Any]] = {
         "conv_kernel_size": 3,
         "conv_act": "gelu",
     },
-    "modernbert": {
-        "vocab_size": 131,
-        **SIZES,
-        **MLP,
+    "modernbert": TEXT
+    | {
         "num_hidden_layers": 5,
         "local_attention": 6,
         "hidden_activation": "silu",

@@ -4,6 +4,18 @@ from typing import Any
 
 SIZES = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6}
 MLP = {"intermediate_size": 56}
+TEXT = {"vocab_size": 131, **SIZES, **MLP}
+SIDES = {
+    "vocab_size": 131,
+    "d_model": 48,
+    "encoder_layers": 3,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 6,
+    "encoder_ffn_dim": 40,
+    "decoder_ffn_dim": 56,
+}
+"""The sizes of an encoder-decoder in BART's words."""
 VIT = {**SIZES, **MLP, "image_size": [8, 12], "patch_size": [4, 3], "num_channels": 2}
 SQUARE = {**SIZES, **MLP, "image_size": 12, "patch_size": 4, "num_channels": 2}
 

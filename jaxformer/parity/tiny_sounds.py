@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jaxformer.parity.tiny_images import MLP, SIZES
+from jaxformer.parity.tiny_images import MLP, SIDES, SIZES
 
 _WAVEFORM = {
     **SIZES,
@@ -39,15 +39,8 @@ SOUNDS: dict[str, dict[str, Any]] = {
         "time_stride": 3,
     },
     "whisper": {
-        "vocab_size": 131,
+        **SIDES,
         "num_mel_bins": 20,
-        "d_model": 48,
-        "encoder_layers": 3,
-        "decoder_layers": 2,
-        "encoder_attention_heads": 4,
-        "decoder_attention_heads": 6,
-        "encoder_ffn_dim": 40,
-        "decoder_ffn_dim": 56,
         "max_source_positions": 30,
         "max_target_positions": 40,
         "use_weighted_layer_sum": True,
