@@ -18,15 +18,7 @@ from jaxformer.config.shipped import config_spec
 from jaxformer.distributed.chips import GIB
 from jaxformer.distributed.slices import Slice, parse_chips
 from jaxformer.errors import ArgumentError, ConfigError
-from jaxformer.launch import (
-    Job,
-    JobSet,
-    Slurm,
-    TpuVm,
-    jobset_manifest,
-    slurm_script,
-    tpu_vm_script,
-)
+from jaxformer.launch import Job, JobSet, Slurm, TpuVm, jobset_manifest, slurm_script, tpu_vm_script
 from jaxformer.launch.job import default_name, variables
 from jaxformer.plan.search import largest_stage
 from jaxformer.plan.trace import check

@@ -187,7 +187,10 @@ def _largest(plan: Plan) -> list[tuple[str, ...]]:
     if plan.compiled is not None:
         found = plan.compiled.buffers[:8]
         return [(_gib(b.bytes), b.array, b.operation, b.source) for b in found]
-    return [(_gib(b.bytes), b.text, b.source) for b in plan.memory.buffers[:8]]
+    return [
+        (_gib(size), f"{value.dtype}{list(value.shape)} of {maker}", value.source)
+        for value, maker, size in plan.memory.buffers[:8]
+    ]
 
 
 def _print_speed(plan: Plan) -> None:

@@ -48,6 +48,7 @@ class LiveBuffer(NamedTuple):
     maker: str
     """The operation that produces it."""
     bytes: int
+    """Bytes on one device."""
 
 
 @dataclass

@@ -1,10 +1,9 @@
 """The memory of a training step on each device, by purpose."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from jaxformer.plan.layout import layout_of
-from jaxformer.plan.liveness import peak
+from jaxformer.plan.liveness import LiveBuffer, peak
 from jaxformer.plan.program import Value
 from jaxformer.plan.trace import TracedStep
 
@@ -16,24 +15,13 @@ ERROR = 0.15
 """Relative error of the closed form against the compiler's peak, in nine of ten of these cases."""
 
 
-class Buffer(NamedTuple):
-    """An array at peak memory."""
-
-    bytes: int
-    """Bytes on one device."""
-    text: str
-    """"bfloat16[16, 8192, 14336] of dot_general"."""
-    source: str
-    """The source line: "functional/derivatives.py:80"."""
-
-
 @dataclass(frozen=True)
 class MemoryEstimate:
     """The peak memory of one device."""
 
     parts: dict[str, int]
     """Bytes by purpose."""
-    buffers: tuple[Buffer, ...]
+    buffers: tuple[LiveBuffer, ...]
     """The temporary arrays, largest first."""
     assumptions: tuple[str, ...]
 
@@ -70,13 +58,10 @@ def estimate(step: TracedStep) -> MemoryEstimate:
         "other models": layout.bytes_of_tree(program.loss.parameters),
     }
     gradients = _gradient_shapes(program.param_shardings, program.abstract_model.shapes)
-    buffers = []
-    for value, maker, size in peak(step.program, layout).arrays:
+    buffers = sorted(peak(step.program, layout).arrays, key=lambda buffer: -buffer.bytes)
+    for value, maker, size in buffers:
         purpose = _purpose(value, maker, gradients)
         parts[purpose] = parts.get(purpose, 0) + size
-        text = f"{value.dtype}{list(value.shape)} of {maker}"
-        buffers.append(Buffer(size, text, value.source))
-    buffers.sort(key=lambda buffer: -buffer.bytes)
     assumptions = ["the compiler packs the arrays that exist at the same time without gaps"]
     if step.slice.chip.kind == "gpu":
         assumptions.append("the closed form is not confirmed by a compiler for GPUs")

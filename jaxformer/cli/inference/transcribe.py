@@ -18,13 +18,7 @@ from jaxformer.generation.speech import api
 from jaxformer.generation.speech.chunks import Timing
 from jaxformer.generation.speech.frames import writes_labels
 from jaxformer.generation.speech.language_model import LanguageModel, read_language_model
-from jaxformer.generation.speech.subtitles import (
-    FORMATS,
-    TIMED,
-    json_lines,
-    plain_text,
-    timed_text,
-)
+from jaxformer.generation.speech.subtitles import FORMATS, TIMED, json_lines, plain_text, timed_text
 from jaxformer.io.files import write_text
 from jaxformer.io.paths import any_path
 from jaxformer.io.tables import check_output
