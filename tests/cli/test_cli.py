@@ -1,6 +1,5 @@
-"""The commands other than training: inspect, compare, help."""
+"""The commands other than training: inspect and help."""
 
-import json
 import os
 import subprocess
 import sys
@@ -74,21 +73,6 @@ def test_inspect_takes_a_step_and_names_damage(run_dir, capsys):
 def test_inspect_of_something_else(tmp_path, capsys):
     assert cli.main(["inspect", str(tmp_path)]) == 2
     assert "is not a run folder" in capsys.readouterr().err
-
-
-def test_compare_ranks_runs_and_draws_them(tmp_path, capsys):
-    for name, loss in (("rope", 2.0), ("alibi", 1.5)):
-        (tmp_path / name).mkdir()
-        rows = [{"step": s, "split": "validation", "loss": loss + 1 / s} for s in (1, 2, 4)]
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (tmp_path / name / "metrics.jsonl").write_text(text)
-    folders = [str(tmp_path / name) for name in ("rope", "alibi")]
-    picture = tmp_path / "schemes.png"
-    assert cli.main(["compare", *folders, "--out", str(picture), "--title", "Schemes"]) == 0
-    output = capsys.readouterr().out
-    assert output.index("alibi  1.7500 at step 4") < output.index("rope   2.2500 at step 4")
-    assert picture.stat().st_size > 10_000
-    assert cli.main(["compare", str(tmp_path)]) == 2
 
 
 def test_help_lists_the_commands(capsys):

@@ -93,7 +93,15 @@ def test_compare_finds_what_is_measured_at_the_end(tmp_path, capsys):
     assert all(0 < value < 1 for name, value in values if name.startswith("rouge"))
 
 
-def test_compare_says_that_a_folder_is_not_there(tmp_path, capsys):
+def test_compare_needs_measurements_alone(tmp_path, capsys):
+    folder = sweep(tmp_path / "a", 1e-3, 1, {10: 4.0})
+    Path(folder, "config.json").unlink()
+    out = ["--out", str(tmp_path / "a.png"), "--title", "Schemes"]
+    assert cli.main(["compare", folder, *out]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("a    4.0000 at step 10")
+    assert lines[2:] == [str(tmp_path / "a.png")]
+    assert cli.main(["compare", str(tmp_path)]) == 2
     assert cli.main(["compare", str(tmp_path / "none")]) == 2
     assert f"{tmp_path / 'none'} does not exist" in capsys.readouterr().err
 

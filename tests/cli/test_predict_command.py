@@ -41,23 +41,10 @@ def test_every_format_holds_the_same(classifier, table, tmp_path, capsys):
         for row, first in zip(rows, found[0], strict=True):
             assert row["predicted_label"] == first["predicted_label"]
             assert float(row["score"]) == float(first["score"])
-    assert list(found[0][0]) == [
-        "id",
-        "sentence",
-        "label",
-        "predicted_label",
-        "score",
-        "score_negative",
-        "score_neutral",
-        "score_positive",
-    ]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "new.csv",
-        "out.csv",
-        "out.jsonl",
-        "out.parquet",
-        "out.tsv",
-    ]
+    scores = ["score", "score_negative", "score_neutral", "score_positive"]
+    assert list(found[0][0]) == ["id", "sentence", "label", "predicted_label", *scores]
+    outputs = [f"out.{ending}" for ending in ("csv", "jsonl", "parquet", "tsv")]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.csv", *outputs]
 
 
 def test_cut_rows_are_told(classifier, tmp_path, capsys):

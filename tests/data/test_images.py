@@ -215,7 +215,7 @@ def test_digits_have_one_size():
 
 
 def test_an_empty_folder_is_refused(tmp_path):
-    with pytest.raises(DataError, match="holds no images"):
+    with pytest.raises(DataError, match=r"holds no images: expected .*/LABEL/FILE"):
         ImageFolder(str(tmp_path)).load((8, 8), 1)
     with pytest.raises(DataError, match="is not a folder"):
         ImageFolder(str(tmp_path / "none")).load((8, 8), 1)
