@@ -97,7 +97,8 @@ class RemotePath(PosixGPath):
     def entries(self) -> dict[str, ObjectInfo]:
         """Returns the objects and folders directly below, by name."""
         found = attempt(self, lambda: self.store.ls(str(self), detail=True))
-        below = {_last(item["name"]): item for item in found if _key_of(item["name"]) != self._key}
+        items = {_key_of(item["name"]): item for item in found}
+        below = {key.rpartition("/")[2]: item for key, item in items.items() if key != self._key}
         return {name: _info(below[name]) for name in sorted(below)}
 
     def matching(self) -> dict["RemotePath", ObjectInfo]:
@@ -256,14 +257,12 @@ def _key_of(name: str) -> str:
     return f"/{name.strip('/')}"
 
 
-def _last(name: str) -> str:
-    return _key_of(name).rpartition("/")[2]
-
-
 def _info(found: dict[str, Any]) -> ObjectInfo:
     """Converts the metadata of the store libraries, which use different keys."""
     changed = found.get("LastModified") or found.get("mtime") or found.get("created") or 0
-    mtime = changed.timestamp() if hasattr(changed, "timestamp") else _seconds(changed)
+    if hasattr(changed, "timestamp"):
+        changed = changed.timestamp()
+    mtime = float(changed) if isinstance(changed, int | float) else 0.0
     tag = found.get("ETag") or found.get("etag") or found.get("generation") or mtime
     # Google Cloud Storage reports base64; the ETag of S3 is the MD5 of single-part uploads.
     google = found.get("md5Hash")
@@ -276,7 +275,3 @@ def _info(found: dict[str, Any]) -> ObjectInfo:
         is_directory=found.get("type") == "directory",
         md5=md5 if _MD5.fullmatch(md5) else "",
     )
-
-
-def _seconds(changed: object) -> float:
-    return float(changed) if isinstance(changed, int | float) else 0.0

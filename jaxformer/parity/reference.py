@@ -95,7 +95,7 @@ class Reference:
             found = dict(_flat(self.forward(inputs, output_hidden_states=True)))
         stacked = {name for name in found if name.rpartition(".")[2] in _STACKED}
         return {
-            name: _numpy(self._stacked(value) if name in stacked else value)
+            name: (self._stacked(value) if name in stacked else value).detach().numpy()
             for name, value in found.items()
             if name in stacked or self._torch.is_tensor(value)
         }
@@ -206,7 +206,3 @@ def _flat(outputs: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
-
-
-def _numpy(tensor) -> np.ndarray:
-    return tensor.detach().numpy()

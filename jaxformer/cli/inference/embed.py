@@ -84,7 +84,9 @@ def embed(wanted: Embed) -> None:
     output = None if wanted.output is None else any_path(wanted.output, "--output")
     if output is not None:
         check_output(output, "--output", _ENDINGS)
-    texts = [*wanted.texts, *_lines(wanted.file)]
+    texts = list(wanted.texts)
+    if wanted.file is not None:
+        texts += (line.rstrip("\r\n") for line in text_lines(any_path(wanted.file, "--file")))
     if not texts:
         raise ArgumentError('give texts ("..." "..."), or --file with one text per line')
     model = with_stored_compute_dtype(open_model(wanted.folder, dtype=wanted.dtype, **wanted.how))
@@ -194,8 +196,3 @@ def _tell_of_cut(reader: TextEmbedder | CrossEncoder) -> None:
     if reader.cut:
         length = reader.reader.max_length
         print(f"{reader.cut:,} longer than {length} tokens were truncated", file=sys.stderr)
-
-
-def _lines(file: Path | None) -> Iterator[str]:
-    if file is not None:
-        yield from (line.rstrip("\r\n") for line in text_lines(any_path(file, "--file")))

@@ -66,21 +66,18 @@ class Glue:
     @property
     def plan(self) -> GluePlan:
         """The plan that the options describe."""
+        rates = self.learning_rate
         return GluePlan(
             init_from=self.init_from,
             data=str(any_path(self.data, "--data") if is_remote(self.data) else self.data),
             run_dir=any_path(self.run_dir, "--run-dir"),
             tasks=chosen_tasks(self.tasks),
-            learning_rates=self._rates(),
+            learning_rates=() if rates is None else _items(rates, float, "--learning-rate"),
             seeds=_items(self.seeds, int, "--seeds"),
             epochs=self.epochs,
             batch_size=self.batch_size,
             max_length=self.max_length,
         )
-
-    def _rates(self) -> tuple[float, ...]:
-        rates = self.learning_rate
-        return () if rates is None else _items(rates, float, "--learning-rate")
 
 
 def glue(arguments: Sequence[str], prog: str) -> int:
