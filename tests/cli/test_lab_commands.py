@@ -62,20 +62,15 @@ def test_positions_as_typed(tmp_path, capsys, monkeypatch):
     assert (folder / "positions.html").stat().st_size < 10_000_000
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [("file/report", r"out = '.*report': must be a writable folder"), ("file", "File exists")],
+)
+def test_a_folder_that_cannot_be_written_is_named(out, message, tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    status, output = run(
-        capsys, "lab positions", "--out", str(tmp_path / "file" / "report"), *SMALL
-    )
+    status, output = run(capsys, "lab positions", "--out", str(tmp_path / out), *SMALL)
     assert status == 2
-    assert re.search(r"out = '.*report': must be a writable folder", output)
-
-
-def test_a_file_in_place_of_the_folder_is_named(tmp_path, capsys):
-    (tmp_path / "file").write_text("")
-    status, output = run(capsys, "lab positions", "--out", str(tmp_path / "file"), *SMALL)
-    assert status == 2
-    assert "File exists" in output
+    assert re.search(message, output)
 
 
 def test_the_diagram_of_a_shipped_config_with_options(tmp_path, capsys, monkeypatch):

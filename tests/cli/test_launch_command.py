@@ -111,7 +111,6 @@ def test_a_config_that_takes_its_model_from_a_checkpoint(launch):
         ("slurm llama3_8b --nodes 1 -- --run-dir a", "--run-dir"),
         ("slurm llama3_8b --nodes 8 -- --mesh.fsdp 128", "1 x 128 x 1"),  # of 64 devices
         ("slurm llama3_8b --nodes 8 -- --data.batch-size 3", "data.batch_size = 3"),
-        ("jobset llama3_8b --chips v5p:4x4x5 --image i --run-dir gs://b/r", "4x4x4"),
         ("jobset llama3_8b --chips v5q:4x4x4 --image i --run-dir gs://b/r", "did you mean 'v5p'"),
         ("jobset llama3_8b --chips v5p:4x4x4 --image i", "run-dir = 'runs/llama3-8b'"),
         (

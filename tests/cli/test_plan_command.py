@@ -98,10 +98,8 @@ def test_without_the_compiler_the_plan_says_how_to_install_it(capsys, monkeypatc
     [
         ((), "name an experiment first"),
         (("tiny_decoder",), "chips"),
-        (("tiny_decoder", "--chips", "v5p"), "must have a topology"),
         (("tiny_decoder", "--chips", "v5q:2x2"), "did you mean"),
         (("tiny_decoder", "--chips", "v5q", "--find"), "must be one of v4, v5e"),
-        (("tiny_decoder", "--chips", "v5e:3x3"), "the nearest are 2x2, 2x4, 4x4"),
         (("tiny_decoder", "--chips", "v5e:4x4", "--mesh.tensor", "5"), "16"),
         (("tiny_decoder", "--chips", "v5e:4x4", "--mesh.data", "64"), "needs 64 devices"),
         (("tiny_decoder", "--chips", "v5e:4x4*2", "--mesh.fsdp", "32"), "--mesh.data 2"),
@@ -110,7 +108,6 @@ def test_without_the_compiler_the_plan_says_how_to_install_it(capsys, monkeypatc
             ("tiny_decoder", "--chips=v5e:4x4", "--data.batch-size=3", "--data.sequence-length=63"),
             "must be a multiple of",
         ),
-        (("tiny_decoder", "--chips", "h100:8*2"), "whole machines of 8"),
         (("tiny_decoder", "--chips", "tpu", "--find"), "must be one of v4, v5e"),
         (("tiny_decoder", "--chips", "v5e", "--find", "--mesh.fsdp", "4"), "leave out --mesh"),
         (("sft", "--chips", "v5e:2x2"), "model = None"),
