@@ -192,16 +192,8 @@ def test_sublayers_of_ones_own_have_their_names():
 
 def test_inputs_are_in_the_order_in_which_they_are_applied():
     below = titles(described("encoder").columns[0], inside=False)
-    assert below == [
-        "Inputs",
-        "Token embedding",
-        "+ learned positions",
-        "+ token types",
-        "LayerNorm",
-        "Masked language model",
-        "Pooler",
-        "Label",
-    ]
+    assert below[:4] == ["Inputs", "Token embedding", "+ learned positions", "+ token types"]
+    assert below[4:] == ["LayerNorm", "Masked language model", "Pooler", "Label"]
     below = titles(described("vision").columns[0], inside=False)
     assert below[:4] == ["Images", "Patch projection", "+ class token", "+ learned positions"]
     _, decoder = described("encoder-decoder").columns

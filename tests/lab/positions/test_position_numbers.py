@@ -7,15 +7,8 @@ import numpy as np
 import pytest
 
 from jaxformer.errors import ConfigError
-from jaxformer.lab.positions.biases import alibi_section, t5_section
-from jaxformer.lab.positions.codes import (
-    binary_section,
-    integer_section,
-    learned_section,
-    sinusoidal_section,
-)
 from jaxformer.lab.positions.report import SECTIONS as SECTIONS_OF_SCHEMES
-from jaxformer.lab.positions.rope import rope_section, scaling_section
+from jaxformer.lab.positions.rope import scaling_section
 from jaxformer.lab.positions.scores import scores_section
 from jaxformer.lab.positions.section import SCHEMES, PositionsConfig
 
@@ -31,17 +24,8 @@ CONFIG = PositionsConfig(
     factor=4.0,
     limit=2000,
 )
-SECTIONS = {
-    "integer": integer_section,
-    "binary": binary_section,
-    "sinusoidal": sinusoidal_section,
-    "learned": learned_section,
-    "rope": rope_section,
-    "scaling": scaling_section,
-    "alibi": alibi_section,
-    "t5": t5_section,
-    "scores": scores_section,
-}
+SECTIONS = {name: sections[0] for name, sections in SECTIONS_OF_SCHEMES.items()}
+SECTIONS |= {"scaling": scaling_section, "scores": scores_section}
 
 
 @lru_cache
