@@ -1,11 +1,10 @@
 """Determines the processes of a job from options and from a launcher's environment."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxformer.checks import at_least, between, check_fields, optional
-from jaxformer.distributed.launchers import LAUNCHERS, Launcher, Processes
+from jaxformer.distributed.launchers import LAUNCHERS, Processes
 from jaxformer.distributed.launchers.base import ALONE, Variables, number
 from jaxformer.distributed.launchers.signs import refuse_lone_process, refuse_ranks
 from jaxformer.errors import ConfigError
@@ -41,14 +40,12 @@ class DistributedConfig:
     """
 
 
-def find_processes(
-    job: DistributedConfig, variables: Variables, launchers: Sequence[Launcher] = LAUNCHERS
-) -> Processes | None:
+def find_processes(job: DistributedConfig, variables: Variables) -> Processes | None:
     """Determines the processes; options take precedence over variables of JAX and launchers."""
     address, count, index = _given(job, variables)
     if count == 1 and address is None:
         return None
-    launched = next((each for by in launchers if (each := by.detect(variables))), None)
+    launched = next((each for detect in LAUNCHERS if (each := detect(variables))), None)
     if None in (address, count, index) and not job.auto:
         refuse_ranks(variables, launched)
     if launched is None and address is None and not job.auto:

@@ -11,11 +11,10 @@ import pytest
 from jaxformer.distributed.cluster import DistributedConfig as Config
 from jaxformer.distributed.cluster import find_processes
 from jaxformer.distributed.join import join
-from jaxformer.distributed.launchers import Processes, gpus, tpu
+from jaxformer.distributed.launchers import Processes, tpu
 from jaxformer.distributed.launchers.base import host_of
-from jaxformer.distributed.launchers.kubernetes import IndexedJob
-from jaxformer.distributed.launchers.slurm import Slurm, first_node
-from jaxformer.distributed.launchers.tpu import CloudTpuVm
+from jaxformer.distributed.launchers.kubernetes import indexed_job
+from jaxformer.distributed.launchers.tasks import first_node
 from jaxformer.errors import ConfigError
 
 JOB = 70001  # 70001 % 4096 = 369
@@ -59,7 +58,7 @@ def assert_refused(job, variables, *texts):
 
 @pytest.fixture(autouse=True)
 def no_device_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpus, "_DEVICE_FILES", tmp_path)
+    monkeypatch.setattr("jaxformer.distributed.launchers.tasks._DEVICE_FILES", tmp_path)
     return tmp_path
 
 
@@ -139,7 +138,7 @@ def test_the_first_of_a_list_of_nodes(nodes, first):
 
 def test_two_steps_of_a_job_have_two_ports():
     ports = {
-        Slurm().detect(srun("n[1-2]", [1, 1], SLURM_STEP_ID=str(step))[0]).coordinator
+        find_processes(Config(), srun("n[1-2]", [1, 1], SLURM_STEP_ID=str(step))[0]).coordinator
         for step in range(8)
     }
     assert len(ports) == 8
@@ -242,7 +241,7 @@ def test_pods_of_a_jobset():
 
 
 def test_a_cluster_that_jax_can_ask_is_asked(monkeypatch):
-    assert not IndexedJob().detect(POD).cluster_knows
+    assert not indexed_job(POD).cluster_knows
     monkeypatch.setattr(importlib.util, "find_spec", Mock())
     assert find_processes(Config(), POD) == Processes(None, None, 3)
     assert find_processes(Config(num_processes=4), POD) == Processes(None, 4, 3)
@@ -299,15 +298,10 @@ def test_slices_without_hosts_stop():
         find_processes(Config(), {"MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": "1"})
 
 
-def tpu_vm(**attributes):
-    named = {name.replace("_", "-"): text for name, text in attributes.items()}
-    return CloudTpuVm(named.get, lambda: True)
-
-
 TWO_HOSTS = {
-    "worker_network_endpoints": "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3",
-    "agent_worker_number": "1",
-    "tpu_env": "ACCELERATOR_TYPE: 'v5p-16'\nWORKER_ID: '1'\n",
+    "worker-network-endpoints": "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3",
+    "agent-worker-number": "1",
+    "tpu-env": "ACCELERATOR_TYPE: 'v5p-16'\nWORKER_ID: '1'\n",
 }
 
 
@@ -315,24 +309,26 @@ TWO_HOSTS = {
     ("attributes", "expected"),
     [
         (TWO_HOSTS, Processes("10.0.0.2:8482", 2, 1)),
-        (TWO_HOSTS | {"worker_network_endpoints": "t-0,t-1"}, Processes("t-0:8482", 2, 1)),
+        (TWO_HOSTS | {"worker-network-endpoints": "t-0,t-1"}, Processes("t-0:8482", 2, 1)),
         (
             TWO_HOSTS
             | {
-                "tpu_env": "MEGASCALE_NUM_SLICES: '2'\nMEGASCALE_SLICE_ID: '1'\n"
+                "tpu-env": "MEGASCALE_NUM_SLICES: '2'\nMEGASCALE_SLICE_ID: '1'\n"
                 "MEGASCALE_COORDINATOR_ADDRESS: '10.0.0.9:8080'\n"
             },
             Processes("10.0.0.9:8482", 4, 3),
         ),
         (
-            TWO_HOSTS | {"worker_network_endpoints": "a:b:10.0.0.2", "agent_worker_number": "0"},
+            TWO_HOSTS | {"worker-network-endpoints": "a:b:10.0.0.2", "agent-worker-number": "0"},
             None,
         ),
         ({}, None),  # no metadata server, as on hosted notebooks
     ],
 )
-def test_a_tpu_vm_known_to_its_metadata_server_alone(attributes, expected):
-    assert find_processes(Config(), {}, [tpu_vm(**attributes)]) == expected
+def test_a_tpu_vm_known_to_its_metadata_server_alone(attributes, expected, monkeypatch):
+    monkeypatch.setattr(tpu, "has_tpu", lambda: True)
+    monkeypatch.setattr(tpu, "read_metadata", attributes.get)
+    assert find_processes(Config(), {}) == expected
 
 
 @pytest.mark.parametrize(
@@ -344,10 +340,12 @@ def test_a_tpu_vm_known_to_its_metadata_server_alone(attributes, expected):
         {"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"},
     ],
 )
-def test_the_metadata_server_is_not_asked_in_vain(variables):
+def test_the_metadata_server_is_not_asked_in_vain(variables, monkeypatch):
     asked = Mock()
-    assert CloudTpuVm(asked, lambda: True).detect(variables) is None
-    assert CloudTpuVm(asked, lambda: False).detect({}) is None
+    monkeypatch.setattr(tpu, "read_metadata", asked)
+    for has_tpu, given in ((True, variables), (False, {})):
+        monkeypatch.setattr(tpu, "has_tpu", lambda has_tpu=has_tpu: has_tpu)
+        assert tpu.cloud_tpu_vm(given) is None
     asked.assert_not_called()
 
 
@@ -366,7 +364,7 @@ def test_a_machine_with_chips(devices, expected, tmp_path, monkeypatch):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "vendor").write_text(f"{vendor}\n")
         (tmp_path / str(number) / "class").write_text(f"{kind}\n")
-    assert tpu._has_tpu() is expected
+    assert tpu.has_tpu() is expected
 
 
 def test_what_the_metadata_server_answers(monkeypatch):

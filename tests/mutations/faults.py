@@ -232,7 +232,7 @@ FAULTS = (
     ),
     Fault(
         "distributed/gpus: each task takes the first GPUs of its node",
-        "distributed/launchers/gpus.py",
+        "distributed/launchers/tasks.py",
         "return tuple(range(local * share, (local + 1) * share))",
         "return tuple(range(share))",
         ("distributed/test_launchers.py::test_every_gpu_of_a_node_has_one_task",),

@@ -1,8 +1,8 @@
-"""The base class of launchers, and parsing of environment variables."""
+"""What launchers return, and parsing of environment variables."""
 
 import re
-from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from jaxformer.errors import ConfigError
 
@@ -26,22 +26,9 @@ class Processes(NamedTuple):
     """Whether JAX can detect the values that are None."""
 
 
-class Launcher(Protocol):
-    """A launcher of several processes."""
-
-    def detect(self, variables: Variables) -> Processes | None:
-        """Reads the environment variables of this launcher.
-
-        Args:
-            variables: The environment.
-
-        Returns:
-            The processes, or None if this launcher did not start several.
-
-        Raises:
-            ConfigError: The launcher started several processes, but a variable is missing or
-                invalid.
-        """
+Launcher = Callable[[Variables], Processes | None]
+"""Returns the processes that a launcher started, according to its environment variables, or None if
+it did not start several; raises ConfigError if it did, but a variable is missing or invalid."""
 
 
 def number(variables: Variables, name: str, least: int = 0) -> int | None:

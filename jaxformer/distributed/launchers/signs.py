@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxformer.distributed.launchers.base import ALONE, BY_HAND, Processes, Variables, number
-from jaxformer.distributed.launchers.slurm import nodes_without_srun
+from jaxformer.distributed.launchers.tasks import nodes_without_srun
 from jaxformer.errors import ConfigError
 
 

@@ -4,17 +4,10 @@ import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from jaxformer.distributed.launchers.base import (
-    Launcher,
-    Processes,
-    Variables,
-    host_of,
-    needed,
-    number,
-)
+from jaxformer.distributed.launchers.base import Processes, Variables, host_of, needed, number
 
 _PORT = 8482
 """JAX's default for TPUs."""
@@ -25,49 +18,37 @@ _GOOGLE = "0x1ae0"
 _CHOSEN_CHIPS = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES", "TPU_PROCESS_BOUNDS")
 
 
-class TpuPod(Launcher):
+def tpu_pod(variables: Variables) -> Processes | None:
     """Hosts that environment variables list, as in GKE."""
-
-    def detect(self, variables: Variables) -> Processes | None:
-        workers = _listed_workers(variables)
-        slices = number(variables, "MEGASCALE_NUM_SLICES", 1) or 1
-        if not workers or len(workers) * slices == 1:
-            return None
-        older = "CLOUD_TPU_TASK_ID" in variables and "TPU_WORKER_ID" not in variables
-        name = "CLOUD_TPU_TASK_ID" if older else "TPU_WORKER_ID"
-        return _joined(workers, needed(variables, name, "the TPU pod"), variables)
+    workers = _listed_workers(variables)
+    slices = number(variables, "MEGASCALE_NUM_SLICES", 1) or 1
+    if not workers or len(workers) * slices == 1:
+        return None
+    older = "CLOUD_TPU_TASK_ID" in variables and "TPU_WORKER_ID" not in variables
+    name = "CLOUD_TPU_TASK_ID" if older else "TPU_WORKER_ID"
+    return _joined(workers, needed(variables, name, "the TPU pod"), variables)
 
 
-class CloudTpuVm(Launcher):
+def cloud_tpu_vm(variables: Variables) -> Processes | None:
     """Hosts that Google's metadata server lists, for Cloud TPU VMs, where no variables are set.
 
-    `metadata` reads an attribute of this machine, or returns None; it is asked only if `has_tpu`.
+    The server is asked only on a machine with a TPU.
     """
-
-    def __init__(
-        self,
-        metadata: Callable[[str], str | None] | None = None,
-        has_tpu: Callable[[], bool] | None = None,
-    ):
-        self._metadata = metadata or read_metadata
-        self._has_tpu = has_tpu or _has_tpu
-
-    def detect(self, variables: Variables) -> Processes | None:
-        skipped = variables.get("TPU_SKIP_MDS_QUERY") or variables.get("JAX_PLATFORMS") == "cpu"
-        chosen = any(name in variables for name in _CHOSEN_CHIPS)  # the user selected some chips
-        if skipped or chosen or _listed_workers(variables) or not self._has_tpu():
-            return None
-        endpoints = self._metadata("worker-network-endpoints")
-        worker = self._metadata("agent-worker-number")
-        if not endpoints or not worker:
-            return None
-        # NAME:ID:ADDRESS,... or names alone
-        workers = [endpoint.strip().split(":")[-1] for endpoint in endpoints.split(",")]
-        variables = _tpu_env(self._metadata("tpu-env") or "") | dict(variables)
-        if len(workers) * (number(variables, "MEGASCALE_NUM_SLICES", 1) or 1) == 1:
-            return None
-        index = needed({"agent-worker-number": worker}, "agent-worker-number", "the TPU pod")
-        return _joined(workers, index, variables)
+    skipped = variables.get("TPU_SKIP_MDS_QUERY") or variables.get("JAX_PLATFORMS") == "cpu"
+    chosen = any(name in variables for name in _CHOSEN_CHIPS)  # the user selected some chips
+    if skipped or chosen or _listed_workers(variables) or not has_tpu():
+        return None
+    endpoints = read_metadata("worker-network-endpoints")
+    worker = read_metadata("agent-worker-number")
+    if not endpoints or not worker:
+        return None
+    # NAME:ID:ADDRESS,... or names alone
+    workers = [endpoint.strip().split(":")[-1] for endpoint in endpoints.split(",")]
+    variables = _tpu_env(read_metadata("tpu-env") or "") | dict(variables)
+    if len(workers) * (number(variables, "MEGASCALE_NUM_SLICES", 1) or 1) == 1:
+        return None
+    index = needed({"agent-worker-number": worker}, "agent-worker-number", "the TPU pod")
+    return _joined(workers, index, variables)
 
 
 def read_metadata(attribute: str) -> str | None:
@@ -105,7 +86,7 @@ def _tpu_env(text: str) -> dict[str, str]:
     return dict(re.findall(r"^\s*(\w+)\s*:\s*'?(.*?)'?\s*$", text, re.MULTILINE))
 
 
-def _has_tpu() -> bool:
+def has_tpu() -> bool:
     """Whether there is a Google PCI device other than a virtual disk or network card."""
     for vendor in _DEVICES.glob("*/vendor"):
         kind = vendor.with_name("class").read_text()
