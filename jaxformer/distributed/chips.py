@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from jaxformer.errors import ArgumentError, did_you_mean
 
-GIB = 2**30
+GIB, _MIB = 2**30, 2**20
 
 
 class Figure(NamedTuple):
@@ -16,8 +16,8 @@ class Figure(NamedTuple):
     """In bytes, bytes per second or FLOP per second."""
     source: str
     """An address, or how it was measured."""
-    date: str
-    """When the source was read or the measurement made: "2026-11"."""
+    date: str = "2026-11"
+    """When the source was read or the measurement made."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,22 +72,8 @@ _SHARE = (
 )
 
 
-def _compiled(gib: float) -> Figure:
-    """Returns memory as reported by the TPU compiler when a program does not fit."""
-    return Figure(gib * GIB, _COMPILER, "2026-11")
-
-
-def _assigned(mib: float) -> Figure:
-    """Returns vector memory as used by the TPU compiler."""
-    return Figure(mib * 2**20, _ASSIGNED, "2026-11")
-
-
 def _docs(value: float, page: str) -> Figure:
-    return Figure(value, _DOCS + page, "2026-11")
-
-
-def _book(value: float) -> Figure:
-    return Figure(value, _BOOK, "2026-11")
+    return Figure(value, _DOCS + page)
 
 
 _tpu = partial(Chip, kind="tpu", chips_per_host=4)
@@ -96,9 +82,9 @@ _TPUS = (
         name="v4",
         device_kind="TPU v4",
         peak_flops=_docs(275e12, "v4"),
-        memory=_compiled(30.75),
+        memory=Figure(30.75 * GIB, _COMPILER),
         memory_bandwidth=_docs(1200e9, "v4"),
-        link_bandwidth=_book(45e9),
+        link_bandwidth=Figure(45e9, _BOOK),
         network_bandwidth=_docs(50e9 / 8, "v5p (none is published for v4)"),
         torus_dimensions=3,
     ),
@@ -106,33 +92,33 @@ _TPUS = (
         name="v5e",
         device_kind="TPU v5 lite",
         peak_flops=_docs(197e12, "v5e"),
-        memory=_compiled(15.75),
+        memory=Figure(15.75 * GIB, _COMPILER),
         memory_bandwidth=_docs(819e9, "v5e"),
-        link_bandwidth=_book(45e9),
+        link_bandwidth=Figure(45e9, _BOOK),
         network_bandwidth=_docs(6.4e12 / 8 / 256, "v5e"),
-        vector_memory=_assigned(112),
+        vector_memory=Figure(112 * _MIB, _ASSIGNED),
         torus_dimensions=2,
     ),
     _tpu(
         name="v5p",
         device_kind="TPU v5",
         peak_flops=_docs(459e12, "tpu7x"),
-        memory=_compiled(95.73),
+        memory=Figure(95.73 * GIB, _COMPILER),
         memory_bandwidth=_docs(2765e9, "v5p"),
-        link_bandwidth=_book(90e9),
+        link_bandwidth=Figure(90e9, _BOOK),
         network_bandwidth=_docs(50e9 / 8, "v5p"),
-        vector_memory=_assigned(48),
+        vector_memory=Figure(48 * _MIB, _ASSIGNED),
         torus_dimensions=3,
     ),
     _tpu(
         name="v6e",
         device_kind="TPU v6",
         peak_flops=_docs(918e12, "v6e"),
-        memory=_compiled(31.24),
+        memory=Figure(31.24 * GIB, _COMPILER),
         memory_bandwidth=_docs(1638e9, "v6e"),
-        link_bandwidth=_book(90e9),
+        link_bandwidth=Figure(90e9, _BOOK),
         network_bandwidth=_docs(100e9 / 8, "tpu7x"),
-        vector_memory=_assigned(96),
+        vector_memory=Figure(96 * _MIB, _ASSIGNED),
         torus_dimensions=2,
     ),
     # The two cores of a chip, each a device, share its memory, links and network.
@@ -141,11 +127,11 @@ _TPUS = (
         device_kind="TPU7x",
         devices_per_chip=2,
         peak_flops=_docs(2307e12 / 2, "tpu7x"),
-        memory=_compiled(94.74),
+        memory=Figure(94.74 * GIB, _COMPILER),
         memory_bandwidth=_docs(7380e9 / 2, "tpu7x"),
         link_bandwidth=_docs(1200e9 / 2 / 6 / 2, "tpu7x"),
         network_bandwidth=_docs(100e9 / 8 / 2, "tpu7x"),
-        vector_memory=_assigned(32),
+        vector_memory=Figure(32 * _MIB, _ASSIGNED),
         torus_dimensions=3,
     ),
 )
@@ -163,7 +149,7 @@ def _gpu(
     flops, memory, bandwidth, link, network = figures
 
     def figure(value: float, page: str = page) -> Figure:
-        return Figure(value, _NVIDIA + page, "2026-11")
+        return Figure(value, _NVIDIA + page)
 
     return Chip(
         name=name,
