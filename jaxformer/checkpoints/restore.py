@@ -26,6 +26,7 @@ from jaxformer.checkpoints.run_dir import (
     other_fields,
 )
 from jaxformer.config.experiment import Config
+from jaxformer.distributed.processes import of_first
 from jaxformer.errors import ConfigError, RunError, first_line
 from jaxformer.io.paths import AnyPath, any_path, is_remote
 
@@ -73,7 +74,7 @@ def newest_whole(folder: AnyPath, on_damage: Callable[[AnyPath, str], None]) -> 
     the same result.
     """
     steps = files.saved_steps(folder) if jax.process_index() == 0 else []
-    while (step := _of_first_process(steps.pop() if steps else -1)) >= 0:
+    while (step := int(of_first(np.int32(steps.pop() if steps else -1)))) >= 0:
         if (problem := damage_of(folder / str(step))) is None:
             return step
         # A checkpoint that the run deleted while it was read here is not damaged.
@@ -121,12 +122,6 @@ def damage_of(step_folder: AnyPath) -> str | None:
     rows = multihost_utils.process_allgather(words)
     told = (row.tobytes().decode(errors="ignore").strip() for row in rows)
     return next((text for text in told if text), None)
-
-
-def _of_first_process(step: int) -> int:
-    if jax.process_count() == 1:
-        return step
-    return int(multihost_utils.broadcast_one_to_all(np.asarray(step, np.int32)))
 
 
 def restore(step_folder: AnyPath, target: Any) -> Any:

@@ -1,6 +1,6 @@
 """Coordination of processes: which one writes, and which rows each one feeds."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -32,11 +32,16 @@ def first_process_only(action: Callable[[], Any]) -> None:
         raise failure
 
 
+def of_first(value: Any) -> Any:
+    """Broadcasts a number or an array of the first process to all processes."""
+    if jax.process_count() == 1:
+        return value
+    return multihost_utils.broadcast_one_to_all(np.asarray(value))
+
+
 def agreed(decision: bool) -> bool:
     """Broadcasts the decision of the first process to all processes."""
-    if jax.process_count() == 1:
-        return decision
-    return bool(multihost_utils.broadcast_one_to_all(np.asarray(decision)))
+    return bool(of_first(decision))
 
 
 def local_rows(sharding: NamedSharding, num_rows: int) -> np.ndarray:
@@ -50,28 +55,18 @@ def placed(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
-class DeviceBatches:
+def device_batches(
+    batches: Iterable[Mapping[str, np.ndarray]], sharding: NamedSharding, num_rows: int
+) -> Iterator[dict[str, jax.Array]]:
     """Converts batches of NumPy arrays with this process's rows to global arrays on the mesh."""
+    mine = local_rows(sharding, num_rows)
 
-    def __init__(
-        self, batches: Iterator[Mapping[str, np.ndarray]], sharding: NamedSharding, num_rows: int
-    ):
-        self._batches = batches
-        self._sharding = sharding
-        self._num_rows = num_rows
-        self._rows = local_rows(sharding, num_rows)
-
-    def __iter__(self):
-        return self
-
-    def __next__(self) -> dict[str, jax.Array]:
-        batch = next(self._batches)
-        return {name: self._on_devices(array) for name, array in batch.items()}
-
-    def _on_devices(self, array: np.ndarray) -> jax.Array:
+    def on_devices(array: np.ndarray) -> jax.Array:
         def part(index):
-            wanted = np.arange(self._num_rows)[index[0]]
-            return array[np.searchsorted(self._rows, wanted)]
+            wanted = np.arange(num_rows)[index[0]]
+            return array[np.searchsorted(mine, wanted)]
 
-        shape = (self._num_rows, *array.shape[1:])
-        return jax.make_array_from_callback(shape, self._sharding, part)
+        return jax.make_array_from_callback((num_rows, *array.shape[1:]), sharding, part)
+
+    for batch in batches:
+        yield {name: on_devices(array) for name, array in batch.items()}

@@ -36,8 +36,8 @@ from jaxformer.data.ramp import Phase
 from jaxformer.data.shown_rows import RowReader
 from jaxformer.distributed.preemption import StopSignal
 from jaxformer.distributed.processes import (
-    DeviceBatches,
     agreed,
+    device_batches,
     first_process_only,
     is_first,
     local_rows,
@@ -333,11 +333,11 @@ def _device_batches(
     sharding = program.batch_sharding
     end = program.train.steps
 
-    def of_phase(phase: Phase) -> DeviceBatches:
+    def of_phase(phase: Phase) -> Iterator[dict[str, jax.Array]]:
         rows = local_rows(sharding, phase.batch_size)
         stop = min(phase.stop or end, end)
         batches = dataset.iterate(max(step, phase.start), rows, stop)
-        return DeviceBatches(batches, sharding, phase.batch_size)
+        return device_batches(batches, sharding, phase.batch_size)
 
     now, *later = (p for p in dataset.phases if p.stop is None or p.stop > step)
     # Batches of this phase are prefetched while the step compiles.

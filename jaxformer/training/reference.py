@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import numpy as np
 import rich.progress
-from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec
 
 from jaxformer.checkpoints.files import write_json
@@ -20,11 +19,12 @@ from jaxformer.config.experiment import Config, check_mesh
 from jaxformer.data import Dataset, Datasets, ExampleSource
 from jaxformer.data.chat.preferences.pairs import PairExamples
 from jaxformer.distributed.processes import (
-    DeviceBatches,
     agreed,
+    device_batches,
     first_process_only,
     is_first,
     local_rows,
+    of_first,
 )
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional.arrays import on_mesh, place
@@ -76,12 +76,23 @@ def with_references(
     def reference() -> Reference:
         return _reference(config, opened, data, program, start)
 
+    def of_pairs(side: str, dataset: Dataset) -> np.ndarray:
+        home = folder / f"reference-{dataset.examples.fingerprint()}"
+        shape = dataset.num_rows, 2
+        kept = _load(home, shape) if is_first() else None
+        if agreed(kept is not None):
+            return np.asarray(of_first(np.zeros(shape, np.float32) if kept is None else kept))
+        record = _record(config, opened, folder)
+        first_process_only(lambda: _check_record(folder, record))
+        logps = _computed(reference(), dataset, program, side)
+        first_process_only(lambda: _save(home, logps, record))
+        return logps
+
     sides = {}
     for side in _SIDES:
-        dataset = getattr(data, side)
-        if dataset is not None:
-            logps = _load_or_compute(config, opened, folder, side, dataset, program, reference)
-            sides[side] = config.data.dataset(ReferencedPairs(dataset.examples, logps), side)
+        if (dataset := getattr(data, side)) is not None:
+            pairs = ReferencedPairs(dataset.examples, of_pairs(side, dataset))
+            sides[side] = config.data.dataset(pairs, side)
     return dataclasses.replace(data, **sides)
 
 
@@ -139,41 +150,6 @@ def _reference(
 
 
 # Cache -------------------------------------------------------------------------------------
-
-
-def _load_or_compute(
-    config: Config,
-    opened: Checkpoint | None,
-    folder: AnyPath,
-    side: str,
-    dataset: Dataset,
-    program: TrainProgram,
-    reference: Callable[[], Reference],
-) -> np.ndarray:
-    """Returns the log-probabilities of all pairs of a split, float32 [pairs, 2]."""
-    home = folder / f"reference-{dataset.examples.fingerprint()}"
-    shape = dataset.num_rows, 2
-    kept = _of_first_process(lambda: _load(home, shape), shape)
-    if kept is not None:
-        return kept
-    record = _record(config, opened, folder)
-    first_process_only(lambda: _check_record(folder, record))
-    logps = _computed(reference(), dataset, program, side)
-    first_process_only(lambda: _save(home, logps, record))
-    return logps
-
-
-def _of_first_process(
-    load: Callable[[], np.ndarray | None], shape: tuple[int, int]
-) -> np.ndarray | None:
-    """Broadcasts what the first process loads to all processes."""
-    found = load() if is_first() else None
-    if not agreed(found is not None):
-        return None
-    if jax.process_count() == 1:
-        return found
-    mine = np.zeros(shape, np.float32) if found is None else found
-    return np.asarray(multihost_utils.broadcast_one_to_all(mine))
 
 
 def _load(home: Path, shape: tuple[int, int]) -> np.ndarray | None:
@@ -241,7 +217,7 @@ def _computed(
     """Computes the log-probabilities of all pairs, float32 [pairs, 2], on every process."""
     num_rows = dataset.batch_size // program.train.gradient_accumulation
     rows = local_rows(program.batch_sharding, num_rows)
-    batches = DeviceBatches(dataset.epoch(num_rows, rows=rows), program.batch_sharding, num_rows)
+    batches = device_batches(dataset.epoch(num_rows, rows=rows), program.batch_sharding, num_rows)
     logps = np.zeros((dataset.num_rows, 2), np.float32)
     words = f"reference log-probabilities of the {_SIDES[side]} pairs ({dataset.num_rows:,})"
     with on_mesh(program.mesh):

@@ -245,20 +245,15 @@ def test_one_process_at_a_time(tmp_path):
 
 def poisoned(monkeypatch, steps):
     """Makes the batches of these steps (counted from 0) give a loss that is not a number."""
-    original = loop.DeviceBatches.__next__
+    original = loop.device_batches
 
-    def poison(self):
-        number = self.__dict__.setdefault("taken", 0)
-        self.taken += 1
-        batch = original(self)
-        if number in steps:
-            batch["weights"] = batch["weights"] * np.float32("nan")
-        return batch
+    def poison(*arguments):
+        for number, batch in enumerate(original(*arguments)):
+            if number in steps:
+                batch["weights"] = batch["weights"] * np.float32("nan")
+            yield batch
 
-    class Poisoned(loop.DeviceBatches):
-        __next__ = poison
-
-    monkeypatch.setattr(loop, "DeviceBatches", Poisoned)
+    monkeypatch.setattr(loop, "device_batches", poison)
 
 
 def test_many_non_finite_steps_stop_the_run_and_keep_the_last_checkpoint(tmp_path, monkeypatch):

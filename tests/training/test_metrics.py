@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxformer.checkpoints.run_dir import METRICS_FILE
 from jaxformer.distributed.preemption import StopSignal
-from jaxformer.distributed.processes import DeviceBatches, local_rows
+from jaxformer.distributed.processes import device_batches, local_rows
 from jaxformer.training.logging.metrics_writer import MetricsLog, read_metrics
 from jaxformer.training.logging.plot import curve, is_per_token, plot_loss, smooth
 from jaxformer.training.logging.progress import duration, short_number
@@ -258,7 +258,7 @@ def test_batches_reach_the_devices_whole(rows):
     sharding = NamedSharding(mesh, rows)
     np.testing.assert_array_equal(local_rows(sharding, 16), np.arange(16))
     batch = {"inputs": np.arange(48).reshape(16, 3), "label": np.arange(16)}
-    placed = next(DeviceBatches(iter([batch]), sharding, 16))
+    placed = next(device_batches([batch], sharding, 16))
     for name, array in batch.items():
         assert placed[name].sharding.is_equivalent_to(sharding, array.ndim)
         np.testing.assert_array_equal(placed[name], array)

@@ -9,9 +9,9 @@ import numpy as np
 
 from jaxformer.data import Dataset, Datasets
 from jaxformer.data.tasks.text_to_text import WritingExamples
-from jaxformer.distributed.processes import DeviceBatches, local_rows
+from jaxformer.distributed.processes import device_batches, local_rows
 from jaxformer.models import Head, Parameters
-from jaxformer.models.heads.base import HeadResult
+from jaxformer.models.heads.base import Batch, HeadResult
 from jaxformer.training.evaluation.conclusion import Conclusion
 from jaxformer.training.step import Sums, TrainProgram
 
@@ -68,7 +68,7 @@ class Evaluator:
         metrics |= examples.config.metric.scores([each.text for each in texts], references)
         return Conclusion(step, rows, metrics, trivial, texts)
 
-    def batches(self) -> DeviceBatches:
+    def batches(self) -> Iterator[Batch]:
         """Yields batches of validation rows on the devices, in the micro-batch size of training."""
         parts = self.program.train.gradient_accumulation
         most = self.max_batches
@@ -79,7 +79,7 @@ class Evaluator:
             rows=local_rows(sharding, num_rows),
             max_batches=None if most is None else most * parts,
         )
-        return DeviceBatches(batches, sharding, num_rows)
+        return device_batches(batches, sharding, num_rows)
 
     def measure(self, params: Parameters) -> dict[str, HeadResult]:
         """Computes the results of every head on the validation rows, on every process."""
