@@ -116,7 +116,13 @@ def train_resolved(
     # long: the loop and what surrounds it are read from top to bottom.
     with _opened(resolved.config, folder, fresh) as (resources, check_lock):
         resources.enter_context(clock)
-        config, data, program, work = _prepared(resolved, folder, clock)
+        clock.lap("start")
+        config, data = _with_data(resolved, folder)
+        clock.lap("corpus")
+        program = _program(config, data, resolved.teacher)
+        work = RunWork.of(config, program.mesh)
+        if is_first():
+            _announce(config, resolved.origin, data, program, work, folder)
         settings = config.train
         restored = restore_newest(
             folder / CHECKPOINTS,
@@ -128,9 +134,18 @@ def train_resolved(
         initial = None if restored else state
         data = resolved.with_references(folder, data, program, initial)
         resolved.close()
-        evaluator = _evaluator(config, program, data, initial)
-        log = _run_logger(config, folder, step, work, data.train, program, clock)
+        evaluator = Evaluator(program, data, config.data.max_validation_batches)
+        if initial is not None and settings.metric != "loss":
+            check_metric(settings.metric, evaluator.evaluate(initial.best_params))
+        log = RunLogger(
+            *(settings, folder, step, work, saved_log(folder / CHECKPOINTS, step)),
+            config=to_json(config),
+            epochs=lambda steps: data.train.rows_before(steps) / data.train.num_rows,
+            clock=clock,
+            own=lambda: program.own_metrics,
+        )
         resources.enter_context(contextlib.closing(log))
+        log.message(f"continuing from step {step}" if step else "starting from step 0")
         past = (row for row in read_metrics(folder) if row["step"] <= step)
         stopping = EarlyStopping(settings.metric, settings.patience, past)
         preview = _preview(config, program, data)
@@ -181,51 +196,6 @@ def train_resolved(
             log.conclude(step, conclusion.metrics, print_conclusion(conclusion, config, *shown))
         check_learned(step, int(state.skipped))
         return TrainResult.of(folder, step, True, stopping, conclusion.metrics)
-
-
-def _prepared(
-    resolved: ResolvedConfig, folder: AnyPath, clock: Clock
-) -> tuple[Config, Datasets, TrainProgram, RunWork]:
-    """Prepares and reports the program and the data of a run."""
-    clock.lap("start")
-    config, data = _with_data(resolved, folder)
-    clock.lap("corpus")
-    program = _program(config, data, resolved.teacher)
-    work = RunWork.of(config, program.mesh)
-    if is_first():
-        _announce(config, resolved.origin, data, program, work, folder)
-    return config, data, program, work
-
-
-def _evaluator(
-    config: Config, program: TrainProgram, data: Datasets, initial: TrainState | None
-) -> Evaluator:
-    """Returns the evaluator; for a new run, checks that it measures `train.metric`."""
-    evaluator = Evaluator(program, data, config.data.max_validation_batches)
-    if initial is not None and config.train.metric != "loss":
-        check_metric(config.train.metric, evaluator.evaluate(initial.best_params))
-    return evaluator
-
-
-def _run_logger(
-    config: Config,
-    folder: AnyPath,
-    step: int,
-    work: RunWork,
-    rows: Dataset,
-    program: TrainProgram,
-    clock: Clock,
-) -> RunLogger:
-    """Returns the logger of the run, after logging where it starts."""
-    log = RunLogger(
-        *(config.train, folder, step, work, saved_log(folder / CHECKPOINTS, step)),
-        config=to_json(config),
-        epochs=lambda steps: rows.rows_before(steps) / rows.num_rows,
-        clock=clock,
-        own=lambda: program.own_metrics,
-    )
-    log.message(f"continuing from step {step}" if step else "starting from step 0")
-    return log
 
 
 @contextlib.contextmanager
