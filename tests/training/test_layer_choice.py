@@ -143,7 +143,12 @@ def test_any_choice_is_a_choice_of_rows(saved, layers):
         ("some rotate", {"num_layers": 2}, (0, 2), r"layer 1 here, which has .* without positions"),
         ("encoder-decoder", {"num_layers": 2}, (0, 1), r"but the decoder of this model has 6"),
         ("plain", {"num_layers": 2, "mlp_dim": 16}, (0, 1), r"up.kernel has shape \(2, 20, 14\)"),
-        ("plain", {"num_layers": 2, "feed_forward.bias": True}, (0, 1), r"feed_forward.bias"),
+        (
+            "plain",
+            {"num_layers": 2, "feed_forward.bias": True},
+            (0, 1),
+            r"model.feed_forward.bias is False there, True here.*up.bias is missing there",
+        ),
     ],
 )
 def test_choices_that_cannot_be(saved, name, changes, layers, message):

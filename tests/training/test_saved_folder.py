@@ -3,18 +3,15 @@
 import dataclasses
 
 import chex
-import jax
 import numpy as np
 import pytest
 from saved_folders import save_tiny
-from transfers import transfer
 
 from jaxformer.checkpoints.restore import read_arrays
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import TokenizerFile, TrainTokenizer
 from jaxformer.data.tasks import LabelledText
 from jaxformer.distributed import MeshConfig
-from jaxformer.errors import ConfigError
 from jaxformer.models import Classification
 from jaxformer.optim import AdamW, Constant
 from jaxformer.pretrained.auto import load
@@ -81,14 +78,3 @@ def test_the_tokenizer_of_the_origin_is_not_trained_anew(experiment, folder):
     assert fill(experiment).config.data.tokenizer == TokenizerFile(str(folder))
     alone = dataclasses.replace(experiment, init_from=None)
     assert fill(alone).config == alone
-
-
-def test_other_shapes_are_named(experiment, folder):
-    wider = dataclasses.replace(experiment.model, mlp_dim=80)
-    shapes = {
-        name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in load(folder).parameters.items()
-    }
-    key = "transformer.stack.group.0.sublayers.1.up.kernel"
-    shapes[key] = jax.ShapeDtypeStruct((2, 48, 80), np.float32)
-    with pytest.raises(ConfigError, match=r"model\.mlp_dim is \d+ there, 80 here"):
-        transfer(shapes, folder, wider)
