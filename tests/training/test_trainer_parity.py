@@ -13,9 +13,10 @@ import pytest
 from corpora import write_rows, write_texts
 from hf_checkpoints import SENTENCES, save_checkpoint
 
-from jaxformer.config import DPO, Config, TrainConfig
+from jaxformer.config import DPO, Config, TrainConfig, load_config
+from jaxformer.config.shipped import config_spec
 from jaxformer.data import DataConfig, TokenizerFile
-from jaxformer.data.chat import ChatData, PaddedChats, PreferenceData
+from jaxformer.data.chat import PaddedChats, PreferenceData
 from jaxformer.data.tasks import LabelledText, ParallelText
 from jaxformer.optim import AdamW, Cosine, Linear
 from jaxformer.pretrained.reader import open_folder
@@ -39,24 +40,6 @@ def text_data(folder, tokenizer):
     return DataConfig(source=source, tokenizer=tokenizer, sequence_length=24)
 
 
-def chat_data(folder, tokenizer):
-    chance = random.Random(0)
-    rows = []
-    for _ in range(60):
-        said = chance.sample(SENTENCES, 4)
-        roles = ("user", "assistant", "user", "assistant")[: chance.choice((2, 4))]
-        messages = [
-            {"role": role, "content": text} for role, text in zip(roles, said, strict=False)
-        ]
-        rows.append({"messages": messages})
-    return ChatData(
-        train=write_rows(folder / "chat.jsonl", rows),
-        tokenizer=tokenizer,
-        sequence_length=120,
-        packing=PaddedChats(),
-    )
-
-
 def labelled_data(folder, tokenizer):
     labels = {".": "negative", "?": "neutral", "!": "positive"}
     rows = [{"sentence": text, "label": labels[text[-1]]} for text in SENTENCES]
@@ -73,15 +56,11 @@ def parallel_data(folder, tokenizer):
 
 
 def causal_rows(batch):
-    """[x[0], ..., x[T]] of which those with weight are labels; padding is not attended to."""
+    """[x[0], ..., x[T]] of which those with weight are labels."""
     ids = np.concatenate([batch["inputs"], batch["targets"][:, -1:]], axis=1)
     ignored = np.full_like(ids[:, :1], -100)
     labels = np.where(batch["weights"] > 0, batch["targets"], -100)
-    rows = {"input_ids": ids, "labels": np.concatenate([ignored, labels], axis=1)}
-    if "segments" in batch:
-        valid = batch["segments"] > 0
-        return rows | {"attention_mask": np.concatenate([valid[:, :1], valid], axis=1) * 1}
-    return rows
+    return {"input_ids": ids, "labels": np.concatenate([ignored, labels], axis=1)}
 
 
 def labelled_rows(batch):
@@ -97,7 +76,6 @@ def parallel_rows(batch):
 
 CASES = {
     "llama": (text_data, causal_rows, LINEAR),
-    "llama chat": (chat_data, causal_rows, COSINE),
     "gpt2": (text_data, causal_rows, COSINE),
     "bert_classifier": (labelled_data, labelled_rows, LINEAR),
     "t5": (parallel_data, parallel_rows, LINEAR),
@@ -175,11 +153,11 @@ def trainer_losses(model, batches, schedule, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
-def test_the_losses_are_those_of_transformers(case, tmp_path):
+@pytest.mark.parametrize("kind", CASES)
+def test_the_losses_are_those_of_transformers(kind, tmp_path):
     import transformers
 
-    (make_data, as_rows, schedule), kind = CASES[case], case.split()[0]
+    make_data, as_rows, schedule = CASES[kind]
     source = save_checkpoint(kind, tmp_path / "source")
     data = make_data(tmp_path, TokenizerFile(str(source)))
     config = experiment(source, data, schedule)
@@ -193,6 +171,69 @@ def test_the_losses_are_those_of_transformers(case, tmp_path):
     )
     np.testing.assert_allclose(ours, theirs, atol=1e-4, rtol=0)
     assert np.ptp(ours) > 0.01  # a hundred times the tolerance
+
+
+# Chats ----------------------------------------------------------------------------------------
+
+
+def chats():
+    """Conversations of one and of two answers, of many lengths."""
+    found = []
+    for number in range(len(SENTENCES) - 3):
+        first, second, third, fourth = SENTENCES[number : number + 4]
+        turns = [("user", first), ("assistant", second[: 5 + number % 30])]
+        if number % 3:
+            turns += [("user", third[: number % 20 + 1]), ("assistant", fourth)]
+        found.append({"messages": [{"role": role, "content": text} for role, text in turns]})
+    return found
+
+
+@pytest.mark.slow
+def test_answers_are_learned_as_by_trl(tmp_path):
+    import transformers
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    source = save_checkpoint("llama", tmp_path / "source", max_position_embeddings=256)
+    data = replace(
+        load_config(config_spec("sft")).data,
+        train=write_rows(tmp_path / "chats.jsonl", chats()),
+        tokenizer=TokenizerFile(str(source)),
+        packing=PaddedChats(),
+        sequence_length=128,
+    )
+    ours, batches = fine_tuned(experiment(source, data, LINEAR), tmp_path / "run")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    by_tokens = {
+        tuple(tokenizer.apply_chat_template(row["messages"], return_dict=False)[:-1]): row
+        for row in chats()
+    }
+    seen = [
+        by_tokens[tuple(tokens[segments > 0].tolist())]
+        for batch in batches
+        for tokens, segments in zip(batch["inputs"], batch["segments"], strict=True)
+    ]
+    arguments = SFTConfig(
+        assistant_only_loss=True,
+        max_length=128,
+        logging_steps=1,
+        gradient_checkpointing=False,
+        bf16=False,
+        max_steps=STEPS,
+        lr_scheduler_type="linear",
+        **settings(tmp_path / "trainer"),
+    )
+    trainer = SFTTrainer(
+        transformers.AutoModelForCausalLM.from_pretrained(source),
+        arguments,
+        train_dataset=Dataset.from_list(seen),
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    theirs = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+    assert len(theirs) == STEPS
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+    assert ours[-1] < ours[0] - 0.5
 
 
 # Preferences --------------------------------------------------------------------------------------
