@@ -1,4 +1,4 @@
-"""Training low-rank factors: on every mesh, in parts, interrupted; and plain weights from it."""
+"""Training low-rank factors: on every mesh and in parts; and plain weights from it."""
 
 import json
 from dataclasses import replace
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jaxprs import equations
 from test_step import GROUPED, rows
-from tiny_run import hash_of, tiny_config, train_until
+from tiny_run import tiny_config
 from train_steps import program_of, stepped
 from transfers import transfer
 
@@ -184,30 +184,6 @@ def test_a_run_starts_from_another_and_leaves_it_as_it_was(finished, tuned):
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_ends_with_the_same_bits(finished, tuned, tmp_path):
-    train_until(3, tuned_config(finished), tmp_path / "run")
-    assert checkpoint_files.saved_steps(tmp_path / "run" / "checkpoints") == [3]
-    train(tuned_config(finished), tmp_path / "run")
-    assert hash_of(tmp_path / "run", 8) == hash_of(tuned, 8)
-
-
-@pytest.mark.slow
-def test_merged_weights_compute_the_same(tuned, merged):
-    batch = {name: value for name, value in rows().items() if name != "segments"}
-    adapted = program_of(tiny_config().model, lora=LORA).abstract_model
-
-    def logits(model, parameters):
-        return jax.jit(lambda p: model.module(p).scores(batch)["language_model"])(parameters)
-
-    ours = logits(adapted, arrays_in(tuned, 8))
-    wanted = logits(adapted.base, arrays_in(merged, 8))
-    kernels = {name: x for name, x in arrays_in(tuned, 8).items() if not is_factor(name)}
-    without = logits(adapted.base, kernels)
-    np.testing.assert_allclose(ours, wanted, rtol=1e-5, atol=1e-5)
-    assert np.abs(without - wanted).max() > 0.01
-
-
-@pytest.mark.slow
 def test_a_merged_folder_is_a_run_like_any_other(tuned, merged, capsys):
     config = from_json(json.loads((merged / "config.json").read_text()), Config)
     assert config.train.lora is None
@@ -233,20 +209,6 @@ def test_a_run_starts_from_factors_as_from_what_they_amount_to(tuned, merged):
     assert not report.new
     assert not report.left
     assert "3 of them with merged low-rank factors" in report.report
-
-
-@pytest.mark.slow
-def test_factors_of_averages_are_those_that_are_merged(finished, tmp_path):
-    train(tuned_config(finished, ema_decay=0.5, steps=4), tmp_path / "run")
-    merge(tmp_path / "run", tmp_path / "plain")
-    name = "transformer.stack.group.0.sublayers.0.attention.query.kernel"
-    found = arrays_in(tmp_path / "run", 4, "ema/")
-    kernel = arrays_in(tmp_path / "run", 4)[name]
-    a, b = (found[name + suffix] for suffix in (".lora_a", ".lora_b"))
-    expected = kernel + 2.5 * np.einsum("ldr,lrnh->ldnh", a, b)
-    # Where the two cancel each other, a rounding of the kernel is left.
-    merged = arrays_in(tmp_path / "plain", 4)[name]
-    np.testing.assert_allclose(merged, expected, rtol=1e-5, atol=1e-7 * np.abs(kernel).max())
 
 
 @pytest.mark.more

@@ -402,13 +402,11 @@ def test_what_does_not_fit_together(finished):
     assert "judged answers, which DataConfig does not provide; use Unpaired" in refused(text)
 
 
-@pytest.mark.slow
-def test_a_reference_with_another_tokenizer(finished, tmp_path):
-    config, _ = finished
-    other = tiny_config(steps=3)
-    train(replace(other, model=replace(other.model, vocab_size=272)), tmp_path / "other")
-    named = DPO(reference=str(tmp_path / "other"))
-    config = replace(config, train=replace(config.train, preference=named))
-    with pytest.raises(ConfigError, match=r"its model.vocab_size is 272, this model's 264"):
-        train(config, tmp_path / "run")
+@pytest.mark.more
+def test_a_reference_with_another_vocabulary(finished, tmp_path):
+    config, folder = finished
+    model = replace(config.model, vocab_size=272)
+    settings = replace(config.train, preference=DPO(reference=str(folder)))
+    with pytest.raises(ConfigError, match=r"its model.vocab_size is 264, this model's 272"):
+        train(replace(config, model=model, train=settings), tmp_path / "run")
     assert not (tmp_path / "run").exists()
