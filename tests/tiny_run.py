@@ -5,6 +5,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from unittest import mock
 
@@ -105,6 +106,16 @@ def steps_logged(run_dir: Path) -> int:
     """How many rows of training steps a run has written, which may be training."""
     metrics = run_dir / "metrics.jsonl"
     return metrics.read_text().count("train") if metrics.exists() else 0
+
+
+def wait_for(condition, *processes: subprocess.Popen, pause: float = 0.01) -> None:
+    """Waits until a condition holds, before which none of the processes may end."""
+    deadline = time.monotonic() + 300
+    while not condition():
+        ended = [process for process in processes if process.poll() is not None]
+        assert not ended, ended[0].communicate()
+        assert time.monotonic() < deadline
+        time.sleep(pause)
 
 
 def finish_all(processes: list[subprocess.Popen]) -> list[str]:

@@ -4,11 +4,10 @@ import contextlib
 import json
 import os
 import shutil
-import time
 from pathlib import Path
 
 import pytest
-from tiny_run import EXPERIMENT
+from tiny_run import EXPERIMENT, wait_for
 
 from jaxformer.checkpoints import files
 from jaxformer.checkpoints.run_dir import locked
@@ -241,9 +240,7 @@ def test_a_run_is_read_while_it_trains(runs, tmp_path, monkeypatch):
     )
     process = runs.start(Path("run"), "--train.steps", "9999", *often)
     try:
-        while len(files.saved_steps(Path("run/checkpoints"))) < 1:
-            assert process.poll() is None
-            time.sleep(0.05)
+        wait_for(lambda: files.saved_steps(Path("run/checkpoints")), process)
         for number in range(3):
             assert main(["inspect", "run"]) == 0
             assert main(["generate", "run", "--prompt", "a", "--max-new-tokens", "2"]) == 0

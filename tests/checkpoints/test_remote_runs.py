@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 
 import pytest
 from object_store import (  # noqa: F401 (fixtures)
@@ -12,7 +11,7 @@ from object_store import (  # noqa: F401 (fixtures)
     gcs_server,
     s3_server,
 )
-from tiny_run import finish_all, hash_of, losses_of
+from tiny_run import finish_all, hash_of, losses_of, wait_for
 
 from jaxformer.checkpoints.files import COMMIT_FILE, saved_steps
 from jaxformer.io.paths import any_path
@@ -27,14 +26,6 @@ OPTIONS = (
 def start_two(runs, run_dir, **environment):
     environment |= {name: os.environ[name] for name in CLIENT_VARIABLES if name in os.environ}
     return runs.start_two(run_dir, *OPTIONS, **environment)
-
-
-def wait_for(processes, condition):
-    deadline = time.time() + 240
-    while not condition():
-        assert [process.poll() for process in processes] == [None, None], finish_all(processes)
-        assert time.time() < deadline
-        time.sleep(0.1)
 
 
 @pytest.mark.slow
@@ -55,7 +46,7 @@ def test_two_processes_are_killed_and_end_with_the_bits_of_a_local_run(
 
     # Each start has its own machine: nothing but the store remembers the run.
     processes = start_two(runs, str(run_dir), JAXFORMER_CACHE=str(tmp_path / "cache-0"))
-    wait_for(processes, lambda: is_saving(8))
+    wait_for(lambda: is_saving(8), *processes, pause=0.1)
     for process in processes:
         process.send_signal(signal.SIGKILL)
     for process in processes:
@@ -80,9 +71,7 @@ def test_a_process_that_was_stopped_and_lost_its_lease_says_so(runs, bucket, tmp
 
     first = start(2000, "cache-0")
     try:
-        while not saved_steps(run_dir / "checkpoints"):
-            assert first.poll() is None
-            time.sleep(0.1)
+        wait_for(lambda: saved_steps(run_dir / "checkpoints"), first, pause=0.1)
         first.send_signal(signal.SIGSTOP)
         done = max(saved_steps(run_dir / "checkpoints"))
         second = start(done + 4, "cache-1")

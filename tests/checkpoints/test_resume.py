@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from tiny_run import hash_of, losses_of, steps_logged
+from tiny_run import hash_of, losses_of, steps_logged, wait_for
 
 from jaxformer.checkpoints import files as checkpoint_files
 
@@ -18,15 +18,6 @@ STEPS = 300
 def options(steps=STEPS) -> tuple[str, ...]:
     intervals = ("--train.checkpoint-interval", "5", "--train.eval-interval", "100")
     return ("--train.steps", str(steps), *intervals)
-
-
-def wait_until(process, condition) -> bool:
-    """Polls fast; False if the process ended first."""
-    while process.poll() is None:
-        if condition():
-            return True
-        time.sleep(0.0005)
-    return False
 
 
 @pytest.fixture(scope="module")
@@ -51,18 +42,14 @@ def test_killed_at_random_moments(runs, undisturbed, tmp_path, kinds, steps):
     unfinished = (run_dir / "checkpoints").glob
     for kind in kinds:
         process = runs.start(run_dir, *options(steps))
-        goal, deadline = (
-            steps_logged(run_dir) + chance.randint(3, 25),
-            time.time() + chance.random() * 4,
-        )
-        moment = {
-            "starting": lambda deadline=deadline: time.time() > deadline,
-            "stepping": lambda goal=goal: steps_logged(run_dir) >= goal,
-            "saving": lambda goal=goal: (
-                steps_logged(run_dir) >= goal and any(unfinished("*.orbax-checkpoint-tmp*"))
-            ),
-        }[kind]
-        assert wait_until(process, moment), process.communicate()
+        goal = steps_logged(run_dir) + chance.randint(3, 25)
+        if kind == "starting":
+            time.sleep(chance.random() * 4)
+            assert process.poll() is None, process.communicate()
+        else:
+            wait_for(lambda goal=goal: steps_logged(run_dir) >= goal, process, pause=0.0005)
+        if kind == "saving":
+            wait_for(lambda: any(unfinished("*.orbax-checkpoint-tmp*")), process, pause=0.0005)
         process.send_signal(signal.SIGKILL)
         process.communicate()
         during_saves += any(unfinished("*.orbax-checkpoint-tmp*"))
@@ -78,7 +65,7 @@ def test_killed_at_random_moments(runs, undisturbed, tmp_path, kinds, steps):
 def test_a_signal_saves_and_exits_cleanly(runs, undisturbed, tmp_path, number):
     run_dir = tmp_path / "run"
     process = runs.start(run_dir, *options())
-    assert wait_until(process, lambda: steps_logged(run_dir) >= 42)
+    wait_for(lambda: steps_logged(run_dir) >= 42, process)
     process.send_signal(number)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
@@ -94,7 +81,7 @@ def test_a_signal_saves_and_exits_cleanly(runs, undisturbed, tmp_path, number):
 def test_a_truncated_checkpoint_is_skipped_with_a_warning(runs, undisturbed, tmp_path):
     run_dir = tmp_path / "run"
     process = runs.start(run_dir, *options())
-    assert wait_until(process, lambda: steps_logged(run_dir) >= 60)
+    wait_for(lambda: steps_logged(run_dir) >= 60, process)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     previous, newest = checkpoint_files.saved_steps(run_dir / "checkpoints")[-2:]

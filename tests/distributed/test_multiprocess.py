@@ -4,12 +4,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 from ports import free_address
-from tiny_run import finish_all, steps_logged, tiny_config
+from tiny_run import finish_all, steps_logged, tiny_config, wait_for
 
 from jaxformer.checkpoints import files as checkpoint_files
 from jaxformer.checkpoints.restore import read_arrays
@@ -23,9 +22,7 @@ def started_two(runs, run_dir, *options):
     """Two processes of a long run that have trained a while."""
     options = ("--train.steps", "2000", "--mesh.data", "2", *options)
     processes = runs.start_two(run_dir, *options)
-    while steps_logged(run_dir) <= 20:
-        assert [process.poll() for process in processes] == [None, None]
-        time.sleep(0.01)
+    wait_for(lambda: steps_logged(run_dir) > 20, *processes)
     return processes
 
 

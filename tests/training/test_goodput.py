@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import pytest
-from tiny_run import tiny_config
+from tiny_run import tiny_config, wait_for
 
 from jaxformer.checkpoints.run_dir import open_run_folder
 from jaxformer.cli import main as cli
@@ -38,20 +38,20 @@ def test_a_killed_run_accounts_for_the_time_that_was_measured(runs, tmp_path, ca
 
     What Python does afterwards to end takes seconds, and nothing can write it down.
     """
-    folder, rows = tmp_path / "run", tmp_path / "run" / WALL_TIME_FILE
+    folder = tmp_path / "run"
+
+    def has_reached(step):
+        return any(row.step > step for row in read_wall_time(folder))
+
     options = ("--train.steps", "200", "--train.checkpoint-interval", "20")
     began = time.time()
     process = runs.start(folder, *options)
-    while not any(row.step > 40 for row in (read_wall_time(folder) if rows.exists() else [])):
-        assert process.poll() is None
-        time.sleep(0.01)
+    wait_for(lambda: has_reached(40), process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     time.sleep(1.5)  # nothing runs
     process = runs.start(folder, *options)
-    while sum(row.step > 80 for row in read_wall_time(folder)) < 1:
-        assert process.poll() is None
-        time.sleep(0.01)
+    wait_for(lambda: has_reached(80), process)
     process.send_signal(signal.SIGTERM)  # saves, and loses nothing
     process.communicate()
     process, printed = runs.start(folder, *options), {}

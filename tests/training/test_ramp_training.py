@@ -2,13 +2,12 @@
 
 import shutil
 import signal
-import time
 from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
-from tiny_run import Runs, hash_of, on_mesh, tiny_config
+from tiny_run import Runs, hash_of, on_mesh, tiny_config, wait_for
 
 from jaxformer.checkpoints.checkpointer import content_hash, named_arrays
 from jaxformer.checkpoints.files import saved_steps
@@ -161,7 +160,7 @@ def test_epochs_become_steps_of_all_stages(tmp_path):
 
 @pytest.mark.slow
 def test_killed_while_it_trains(tmp_path):
-    runs = Runs(tmp_path)
+    runs, checkpoints = Runs(tmp_path), tmp_path / "run" / "checkpoints"
     words = "--train.steps 40 --train.checkpoint-interval 1 --train.eval-interval 40 "
     words += "--data.ramp Stage Stage --data.ramp.0.batch-size 8 --data.ramp.0.until-step 12 "
     words += (
@@ -170,14 +169,10 @@ def test_killed_while_it_trains(tmp_path):
     runs.finish(tmp_path / "whole", *words.split())
     for goal in (11, 24):
         process = runs.start(tmp_path / "run", *words.split())
-        deadline = time.time() + 240
-        while max(saved_steps(tmp_path / "run" / "checkpoints"), default=0) < goal:
-            assert process.poll() is None, process.communicate()
-            assert time.time() < deadline
-            time.sleep(0.01)
+        wait_for(lambda goal=goal: max(saved_steps(checkpoints), default=0) >= goal, process)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        assert not (tmp_path / "run" / "checkpoints" / "40").exists()
+        assert not (checkpoints / "40").exists()
     runs.finish(tmp_path / "run", *words.split())
     assert hash_of(tmp_path / "run", 40) == hash_of(tmp_path / "whole", 40)
 
