@@ -27,7 +27,7 @@ from jaxformer.training.logging.report import (
     short_bytes,
     total_bytes,
 )
-from jaxformer.training.logging.throughput import PEAK_FLOPS, Stopwatch, Workload, peak_flops
+from jaxformer.training.logging.throughput import PEAK_FLOPS, Stopwatch, WorkStage, peak_flops
 
 
 def write_steps(folder, start, steps):
@@ -183,8 +183,8 @@ def test_smoothing_does_not_lag():
 def test_rates(monkeypatch):
     clock = itertools.count(0.0, 1.0)
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))
-    work = Workload(tokens=100, flops=400.0, causal_flops=300.0, peak=1000.0)
-    larger = Workload(tokens=300, flops=800.0, causal_flops=500.0, peak=1000.0)
+    work = WorkStage(0, 1, tokens=100, flops=400.0, causal_flops=300.0, peak=1000.0)
+    larger = WorkStage(0, 3, tokens=300, flops=800.0, causal_flops=500.0, peak=1000.0)
     watch = Stopwatch()
     assert watch.read() == {}
     watch.waited(0.5)

@@ -98,7 +98,7 @@ def test_the_ramp_of_llama_3_reads_the_published_tokens():
     )
     work, steps = RunWork.of(ramped), ramped.train.steps
     assert ramped.model == plain.model
-    shapes = [(stage.work.tokens, stage.rows) for stage in work.stages]
+    shapes = [(stage.tokens, stage.rows) for stage in work.stages]
     assert shapes == [(2**22, 1024), (2**23, 1024), (2**24, 2048)]
     starts = [work.tokens(stage.start) for stage in work.stages]
     assert starts == pytest.approx([0, 252e6, 2.87e12], rel=2e-3)

@@ -56,7 +56,7 @@ def start_report(
     needed = total_bytes(state)
     parameters = short_number(parameter_count(state.params))
     learning = ""
-    last = work.stages[-1].work
+    last = work.stages[-1]
     if len(trained) < len(state.params):
         count = parameter_count([state.params[name] for name in trained])
         learning = f", of which {short_number(count)} learn"
@@ -76,9 +76,9 @@ def start_report(
 
 def _tokens_per_step(work: RunWork) -> str:
     """Describes the tokens of a step; with a ramp, of each stage and where it begins."""
-    lines = [f"{s.work.tokens:,} from step {s.start:,} ({s.batch_text})" for s in work.stages]
+    lines = [f"{s.tokens:,} from step {s.start:,} ({s.batch_text})" for s in work.stages]
     if len(lines) == 1:
-        return f"{work.stages[0].work.tokens:,}"
+        return f"{work.stages[0].tokens:,}"
     return "\n".join([*lines[:3], "...", *lines[-2:]] if len(lines) > 6 else lines)
 
 

@@ -168,7 +168,7 @@ class RunLogger:
         stage = self._work.stage(step - 1)
         is_first = stage.start != self._stage
         self._stage = stage.start
-        seconds = self._stopwatch.step_done(stage.work, counts=not is_first)
+        seconds = self._stopwatch.step_done(stage, counts=not is_first)
         if is_first:
             shape = f" of {stage.batch_text} tokens" if len(self._work.stages) > 1 else ""
             self.message(f"first step{shape} after {duration(seconds)}")

@@ -1,17 +1,16 @@
 """Training speed: tokens and FLOPs per second, MFU, and profiles."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
 from jaxformer.config.experiment import Config
 from jaxformer.distributed.chips import CHIPS
-from jaxformer.models.model import ModelConfig
 
 # Dense bfloat16 FLOP/s of one device (without sparsity) from vendor data sheets, by a substring of
 # jax.Device.device_kind, for devices that the planner does not know. The longest match wins.
@@ -56,9 +55,13 @@ def device_memory(devices: Sequence[jax.Device]) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Workload:
-    """The work of one step."""
+class WorkStage:
+    """A stage of a run, whose steps all do the same work."""
 
+    start: int
+    """The first step, counted from 0."""
+    rows: int
+    """The rows of each step."""
     tokens: int
     """Tokens per step, over all devices."""
     flops: float
@@ -69,40 +72,10 @@ class Workload:
     peak: float | None
     """Peak FLOP/s of all devices together, or None if unknown."""
 
-    @classmethod
-    def of(
-        cls,
-        model: ModelConfig,
-        lengths: Mapping[str, int],
-        batch_size: int,
-        mesh: jax.sharding.Mesh | None = None,
-    ) -> "Workload":
-        """Computes the work of a step on a mesh."""
-        tokens = batch_size * lengths["inputs"]
-        flops = model.flops(lengths)
-        peak = None if mesh is None else peak_flops(mesh.devices.flat[0].device_kind)
-        return cls(
-            tokens=tokens,
-            flops=tokens * flops.training(causal=False),
-            causal_flops=tokens * flops.training(causal=True),
-            peak=None if peak is None else peak * mesh.size,
-        )
-
-
-class WorkStage(NamedTuple):
-    """A stage of a run, whose steps all do the same work."""
-
-    start: int
-    """The first step, counted from 0."""
-    work: Workload
-    """The work of each step."""
-    rows: int = 1
-    """The rows of each step."""
-
     @property
     def batch_text(self) -> str:
         """The shape of a batch: "1,024 rows of 4,096"."""
-        return f"{self.rows:,} rows of {self.work.tokens // self.rows:,}"
+        return f"{self.rows:,} rows of {self.tokens // self.rows:,}"
 
 
 @dataclass(frozen=True)
@@ -114,13 +87,17 @@ class RunWork:
 
     @classmethod
     def of(cls, config: Config, mesh: jax.sharding.Mesh | None = None) -> "RunWork":
-        """Computes the work of a run."""
-        model, stages = config.model, []
+        """Computes the work of a run on a mesh."""
+        peak = None if mesh is None else peak_flops(mesh.devices.flat[0].device_kind)
+        peak = None if peak is None else peak * mesh.size
+        stages = []
         for phase in config.data.phases:
-            lengths = model.row_lengths(phase.data.lengths)
+            lengths = config.model.row_lengths(phase.data.lengths)
             rows = phase.data.num_sequences
-            work = Workload.of(model, lengths, rows, mesh)
-            stages.append(WorkStage(phase.start, work, rows))
+            tokens = rows * lengths["inputs"]
+            flops = config.model.flops(lengths)
+            full, causal = (tokens * flops.training(causal=only) for only in (False, True))
+            stages.append(WorkStage(phase.start, rows, tokens, full, causal, peak))
         return cls(tuple(stages))
 
     def stage(self, step: int) -> WorkStage:
@@ -129,11 +106,11 @@ class RunWork:
 
     def tokens(self, steps: int) -> int:
         """Returns the tokens of the first `steps` steps, over all devices."""
-        return sum(count * stage.work.tokens for stage, count in self._counts(steps))
+        return sum(count * stage.tokens for stage, count in self._counts(steps))
 
     def flops(self, steps: int) -> float:
-        """Returns the model FLOPs of the first `steps` steps, counted as in `Workload.flops`."""
-        return sum(count * stage.work.flops for stage, count in self._counts(steps))
+        """Returns the model FLOPs of the first `steps` steps, counted as in `WorkStage.flops`."""
+        return sum(count * stage.flops for stage, count in self._counts(steps))
 
     def _counts(self, steps: int) -> list[tuple[WorkStage, int]]:
         """Returns how many of the steps belong to each stage."""
@@ -150,7 +127,7 @@ class Stopwatch:
 
     def restart(self) -> None:
         """Restarts the measurement, excluding earlier time (compilation, evaluation)."""
-        self._steps: list[Workload] = []
+        self._steps: list[WorkStage] = []
         self._seconds = self._waiting = 0.0
         self._next_step()
 
@@ -162,7 +139,7 @@ class Stopwatch:
         """Excludes time that was not spent on training steps."""
         self._paused += seconds
 
-    def step_done(self, work: Workload, counts: bool = True) -> float:
+    def step_done(self, work: WorkStage, counts: bool = True) -> float:
         """Adds a finished step."""
         seconds = time.perf_counter() - self._start - self._paused
         if counts:
@@ -174,29 +151,24 @@ class Stopwatch:
 
     def read(self) -> dict[str, float]:
         """Returns the rates since the last reading and restarts; empty if no step was done."""
-        steps = self._steps
-        elapsed = self._seconds
-        waited = self._waiting
+        steps, elapsed, waited = self._steps, self._seconds, self._waiting
         self.restart()
-        return _rates(steps, elapsed, waited) if steps else {}
+        if not steps:
+            return {}
+        rates = {
+            "step_seconds": elapsed / len(steps),
+            "data_wait_seconds": waited / len(steps),
+            "tokens_per_second": sum(work.tokens for work in steps) / elapsed,
+            "model_flops_per_second": sum(work.flops for work in steps) / elapsed,
+        }
+        if (peak := steps[0].peak) is not None:
+            rates["mfu"] = rates["model_flops_per_second"] / peak
+            rates["mfu_causal"] = sum(work.causal_flops for work in steps) / elapsed / peak
+        return rates
 
     def _next_step(self) -> None:
         self._start = time.perf_counter()
         self._waited = self._paused = 0.0
-
-
-def _rates(steps: Sequence[Workload], elapsed: float, waited: float) -> dict[str, float]:
-    """Returns the rates of some steps."""
-    rates = {
-        "step_seconds": elapsed / len(steps),
-        "data_wait_seconds": waited / len(steps),
-        "tokens_per_second": sum(work.tokens for work in steps) / elapsed,
-        "model_flops_per_second": sum(work.flops for work in steps) / elapsed,
-    }
-    if (peak := steps[0].peak) is not None:
-        rates["mfu"] = rates["model_flops_per_second"] / peak
-        rates["mfu_causal"] = sum(work.causal_flops for work in steps) / elapsed / peak
-    return rates
 
 
 class StepProfiler:
