@@ -7,7 +7,6 @@ contains the files that its model and its data depend on.
 
 import fcntl
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -29,7 +28,7 @@ from jaxformer.data.text.corpus_files import folders_of_shards
 from jaxformer.data.tokenizers.files import TOKENIZER_FILES
 from jaxformer.distributed.processes import first_process_only
 from jaxformer.errors import ConfigError, DataError, RunError, system_message
-from jaxformer.io.files import lock_file, read_json, replacing, sha256_of
+from jaxformer.io.files import lock_file, read_json, remove_folder, replacing, sha256_of
 from jaxformer.io.mirror import pull, push
 from jaxformer.io.model_files import OLD_FOLDER, is_hf_checkpoint
 from jaxformer.io.paths import AnyPath, is_remote, run_path
@@ -276,20 +275,13 @@ def _restore_contents(folder: AnyPath, before: dict[str, bytes | None] | None) -
     shards = folders_of_shards(folder)
     for item in folder.iterdir() if folder.exists() else ():
         if item.name not in shards.union(before or ()):
-            _remove(item)
+            remove_folder(item)
     if before is None:
         if not (shards or is_remote(folder)):
             folder.rmdir()
     elif CONFIG_FILE in before:
         with replacing(folder / CONFIG_FILE) as aside:
             aside.write_bytes(before[CONFIG_FILE])
-
-
-def _remove(item: AnyPath) -> None:
-    if is_remote(item):
-        item.rmtree()
-    else:
-        shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
 
 
 def _check_same_experiment(folder: AnyPath, config: Config) -> None:

@@ -129,7 +129,9 @@ class Conclusion(NamedTuple):
         one, several = data.product
         prefix = "" if file.name == EVALUATION_FILE else f"{file.stem}-"
         beside = file.with_name(f"{prefix}{several}.txt")
-        _save(self.texts, one, beside)
+        lines = [("source", "reference", one), *(text[:3] for text in self.texts)]
+        rows = ("\t".join(" ".join(part.split()) for part in line) for line in lines)
+        write_text(beside, "".join(f"{row}\n" for row in rows))
         return [file, beside]
 
 
@@ -205,13 +207,6 @@ def _next_commands(config: Config, folder: AnyPath, step: int, ended: bool) -> l
     deeper = model.num_layers + 2 * len(model.windows)
     change = f"--model.num-layers {deeper} --run-dir {folder}-deeper"
     return [*commands, f"change the model: {change}"]
-
-
-def _save(texts: Sequence[GeneratedText], kind: str, file: Path) -> None:
-    """Writes tab-separated lines of source, reference and generated text."""
-    lines = [("source", "reference", kind), *(text[:3] for text in texts)]
-    content = "".join("\t".join(" ".join(part.split()) for part in line) + "\n" for line in lines)
-    write_text(file, content)
 
 
 def shown(texts: Sequence[GeneratedText], kind: str, most: int = 5) -> str:
