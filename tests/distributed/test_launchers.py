@@ -1,7 +1,8 @@
-"""Each environment simulated: its variables in; coordinator, number, index and GPUs out."""
+"""Who trains together, read from options and from what launchers put into the environment."""
 
 import importlib.util
 import socket
+import sys
 import urllib.error
 from io import BytesIO
 from unittest.mock import Mock
@@ -49,6 +50,33 @@ def srun(nodes, tasks_per_node, **more):
     ]
 
 
+SLURM, ONE_EACH = srun("gpu[017-018]", [4, 4])[6], srun("gpu[017-018]", [1, 1])[1]
+ALLOCATED = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "4", "SLURM_NNODES": "4"}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911",
+}
+POD = {"TPU_WORKER_ID": "2", "TPU_WORKER_HOSTNAMES": "t-0,t-1,t-2,t-3"}
+SLICES = {
+    "MEGASCALE_NUM_SLICES": "2",
+    "MEGASCALE_SLICE_ID": "1",
+    "MEGASCALE_COORDINATOR_ADDRESS": "m-0:8080",
+}
+KUBERNETES = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+INDEXED = KUBERNETES | {"JOB_COMPLETION_INDEX": "3"}
+JAXJOB = KUBERNETES | {
+    "COORDINATOR_ADDRESS": "run-worker-0",
+    "COORDINATOR_PORT": "6666",
+    "NUM_PROCESSES": "3",
+    "PROCESS_ID": "2",
+}
+HERE = {"JAX_COORDINATOR_ADDRESS": "h:1"}
+ASKED = Processes(None, None, None)
+
+
 def assert_refused(job, variables, *texts):
     with pytest.raises(ConfigError) as caught:
         find_processes(job, variables)
@@ -60,6 +88,139 @@ def assert_refused(job, variables, *texts):
 def no_device_files(tmp_path, monkeypatch):
     monkeypatch.setattr("jaxformer.distributed.launchers.tasks._DEVICE_FILES", tmp_path)
     return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("job", "variables", "expected"),
+    [
+        (Config(), {}, None),
+        (Config("h:1", 2, 0), {}, Processes("h:1", 2, 0)),
+        (Config("[fe80::1]:1", 2, 1), {}, Processes("[fe80::1]:1", 2, 1)),
+        (Config(), HERE | {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"},
+         Processes("h:1", 2, 1)),
+        (Config("o:2", 3), HERE | {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"},
+         Processes("o:2", 3, 1)),
+        *(
+            (Config(), {"JAX_COORDINATOR_ADDRESS": host, "JAX_COORDINATOR_PORT": "9",
+                        "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0"},
+             Processes(address, 2, 0))
+            for host, address in {"h": "h:9", "[fe80::1]": "[fe80::1]:9", "h:1": "h:1"}.items()
+        ),
+        (Config(num_processes=1), INDEXED, None),
+        (Config(), SLURM | {"JAX_NUM_PROCESSES": "1"}, None),
+        (Config(auto=True), {}, ASKED),
+        # srun.
+        (Config("h:1"), ONE_EACH, Processes("h:1", 2, 1)),
+        # A step of fewer tasks than the allocation, whose shell is no job at all.
+        (Config(), ONE_EACH | {"SLURM_NTASKS": "8"}, Processes(f"gpu017:{PORT}", 2, 1)),
+        (Config(), SLURM | {"SLURM_STEP_NUM_TASKS": "1"}, None),
+        (Config(), {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, None),
+        (Config(), {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_COUNT": "9"}, None),
+        (Config(), ONE_EACH | {"JAX_COORDINATOR_PORT": "1234"}, Processes("gpu017:1234", 2, 1)),
+        # mpirun; within an allocation of SLURM its daemons are the tasks.
+        (Config(), OPEN_MPI, Processes("10.96.0.1:62624", 4, 3, (1,))),
+        (Config(), SLURM | OPEN_MPI, Processes("10.96.0.1:62624", 4, 3, (1,))),
+        (Config(), OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": "4096.0;tcp6://[fe80::1,fe80::2]:5"},
+         Processes("[fe80::1]:61441", 4, 3, (1,))),
+        (Config(), {"OMPI_COMM_WORLD_SIZE": "1"}, None),
+        # TPU pods.
+        (Config(), POD, Processes("t-0:8482", 4, 2)),
+        (Config(), {"CLOUD_TPU_TASK_ID": "1", "TPU_PROCESS_ADDRESSES": "a:8471,b:8471"},
+         Processes("a:8482", 2, 1)),
+        (Config(auto=True), SLICES, ASKED),
+        (Config(), {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}, None),
+        (Config(), {"CLOUD_TPU_TASK_ID": "0"}, None),
+        # Kubernetes: a pod alone is nothing special.
+        (Config(), KUBERNETES, None),
+        (Config("h:1", 4), INDEXED, Processes("h:1", 4, 3)),
+        (Config(), INDEXED | HERE | {"JAX_NUM_PROCESSES": "4"}, Processes("h:1", 4, 3)),
+        (Config(), KUBERNETES | POD | {"JOB_COMPLETION_INDEX": "2"}, Processes("t-0:8482", 4, 2)),
+        (Config(), JAXJOB, Processes("run-worker-0:6666", 3, 2)),
+        (Config(), JAXJOB | {"NUM_PROCESSES": "1"}, None),
+        # One node.
+        (Config(), {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "8"}, None),
+        # srun -n1, by intention.
+        (Config(), ALLOCATED | {"SLURM_STEP_ID": "3", "SLURM_STEP_NUM_TASKS": "1"}, None),
+        (Config(), {"PBS_NUM_NODES": "1"}, None),
+        (Config(), {"LSB_MCPU_HOSTS": "a 16"}, None),
+        (Config(), {"NHOSTS": "1"}, None),
+        # Left over in a shell.
+        (Config(), {"WORLD_SIZE": "4"}, None),
+        (Config(), {"PMI_SIZE": "1", "PMI_RANK": "0"}, None),
+    ],
+)  # fmt: skip
+def test_who_trains_together(job, variables, expected):
+    assert find_processes(job, variables) == expected
+
+
+@pytest.mark.parametrize(
+    ("job", "variables", "texts"),
+    [
+        (Config(num_processes=2, process_id=0), {}, ["--job.coordinator HOST:PORT"]),
+        (Config(), {"JAX_PROCESS_ID": "1"}, ["--job.coordinator HOST:PORT"]),
+        (Config("h:1", num_processes=2), {}, ["h:1", "--job.process-id is missing"]),
+        (Config("h:1", 2, 2), {}, ["job.process_id = 2", "less than job.num_processes = 2"]),
+        (Config("h:1", 2, -1), {}, ["job.process_id = -1", "at least 0"]),
+        (Config(stopped_status=-1), {}, ["job.stopped_status = -1", "0 to 255"]),
+        (Config(stopped_status=256), {}, ["job.stopped_status = 256", "from 0 to 255"]),
+        (
+            Config(num_processes=2, process_id=0),
+            {"JAX_COORDINATOR_ADDRESS": "h"},
+            ["JAX_COORDINATOR_ADDRESS = 'h'", "HOST:PORT"],
+        ),
+        (Config("h:1", 0, 0), {}, ["job.num_processes = 0", "at least 1"]),
+        (Config("h:1", 2, 0, initialization_timeout=0), {}, ["job.initialization_timeout = 0"]),
+        *(
+            (Config(address, 2, 0), {}, [f"job.coordinator = {address!r}", "HOST:PORT"])
+            for address in ("h", "h:", ":1", "h:0", "h:65536", "h:x", "fe80::1:1", "h:-1")
+        ),
+        (Config(), HERE | {"JAX_NUM_PROCESSES": "abc"}, ["JAX_NUM_PROCESSES = 'abc'", "integer"]),
+        (Config(), HERE | {"JAX_NUM_PROCESSES": "9" * 5000}, ["JAX_NUM_PROCESSES = '999"]),
+        (Config(), {"JAX_PROCESS_ID": "-1"}, ["JAX_PROCESS_ID = -1"]),
+        (Config(), {"JAX_COORDINATOR_PORT": "http"}, ["JAX_COORDINATOR_PORT = 'http'"]),
+        (Config(), {"JAX_LOCAL_DEVICE_IDS": "0,b"}, ["JAX_LOCAL_DEVICE_IDS = 'b'"]),
+        (Config(), SLURM | {"SLURM_STEP_NUM_TASKS": "many"}, ["SLURM_STEP_NUM_TASKS = 'many'"]),
+        (
+            Config(),
+            {"SLURM_STEP_NUM_TASKS": "4"},
+            ["srun", "SLURM_PROCID", "--job.num-processes 1"],
+        ),
+        (
+            Config(),
+            SLURM | {"SLURM_STEP_NODELIST": ""},
+            ["the address of process 0", "--job.coordinator"],
+        ),
+        (Config(), SLURM | {"SLURM_PROCID": "8"}, ["job.process_id = 8", "job.num_processes = 8"]),
+        (Config(), OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": ""}, ["4 processes", "--job.coordinator"]),
+        (Config(), {"OMPI_COMM_WORLD_SIZE": "2"}, ["mpirun", "OMPI_COMM_WORLD_RANK"]),
+        (Config(), {"TPU_WORKER_HOSTNAMES": "a,b"}, ["TPU pod", "TPU_WORKER_ID"]),
+        (Config(), POD | {"MEGASCALE_NUM_SLICES": "2"}, ["MEGASCALE_SLICE_ID"]),
+        (Config(), {"MEGASCALE_NUM_SLICES": "2"}, ["MEGASCALE_NUM_SLICES = 2"]),
+        (
+            Config(),
+            INDEXED,
+            ["process 3", "--job.coordinator", "jax[k8s]", "--job.num-processes 1"],
+        ),
+        (Config("h:1"), INDEXED, ["process 3", "give --job.num-processes"]),
+        (
+            Config(),
+            JAXJOB | {"PROCESS_ID": ""},
+            ["the JAXJob started several processes, but PROCESS_ID"],
+        ),
+        (Config(), SLURM | {"CUDA_VISIBLE_DEVICES": "0,1,2"}, ["share 3 GPUs evenly"]),
+        (
+            Config(),
+            SLURM | {"SLURM_GPUS_PER_TASK": "3", "CUDA_VISIBLE_DEVICES": "0,1,2,3"},
+            ["share 4 GPUs evenly"],
+        ),
+    ],
+)
+def test_what_cannot_be(job, variables, texts):
+    assert "kubernetes" not in sys.modules
+    assert_refused(job, variables, *texts)
+
+
+# SLURM ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -109,18 +270,6 @@ def test_gpus_that_only_the_system_knows_are_shared(no_device_files):
 
 
 @pytest.mark.parametrize(
-    ("variables", "text"),
-    [
-        ({"CUDA_VISIBLE_DEVICES": "0,1,2"}, "share 3 GPUs evenly"),
-        ({"SLURM_GPUS_PER_TASK": "3", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, "share 4 GPUs evenly"),
-    ],
-)
-def test_gpus_that_cannot_be_shared(variables, text):
-    with pytest.raises(ConfigError, match=text):
-        find_processes(Config(), srun("n", [2], **variables)[0])
-
-
-@pytest.mark.parametrize(
     ("nodes", "first"),
     [
         ("n1", "n1"),
@@ -144,9 +293,6 @@ def test_two_steps_of_a_job_have_two_ports():
     assert len(ports) == 8
 
 
-ALLOCATED = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "4", "SLURM_NNODES": "4"}
-
-
 @pytest.mark.parametrize(
     "variables",
     [
@@ -161,20 +307,6 @@ def test_an_allocation_of_several_nodes_without_srun_stops(variables):
     assert_refused(Config(), variables, *words)
     assert find_processes(Config(num_processes=1), variables) is None
     assert find_processes(Config("h:1", 4, 0), variables) == Processes("h:1", 4, 0)
-
-
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "8"},
-        ALLOCATED | {"SLURM_STEP_ID": "3", "SLURM_STEP_NUM_TASKS": "1"},  # srun -n1, by intention
-        {"PBS_NUM_NODES": "1"},
-        {"LSB_MCPU_HOSTS": "a 16"},
-        {"NHOSTS": "1"},
-    ],
-)
-def test_one_node_of_its_own_trains_alone(variables):
-    assert find_processes(Config(), variables) is None
 
 
 def test_other_schedulers_that_allocate_several_nodes_stop(tmp_path):
@@ -222,8 +354,7 @@ def test_ranks_that_srun_confirms_are_its_own(launcher):
 
 # Kubernetes -------------------------------------------------------------------------------------
 
-POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "3"}
-JOBSET = POD | {"JOBSET_NAME": "run", "REPLICATED_JOB_NAME": "workers"}
+JOBSET = INDEXED | {"JOBSET_NAME": "run", "REPLICATED_JOB_NAME": "workers"}
 
 
 def test_pods_of_a_jobset():
@@ -232,33 +363,19 @@ def test_pods_of_a_jobset():
         "JAX_NUM_PROCESSES": "4",
         "JAX_PROCESS_ID": "3",
     }
-    assert find_processes(Config(), POD | written) == Processes("run-workers-0-0.run:1234", 4, 3)
+    assert find_processes(Config(), INDEXED | written) == Processes(
+        "run-workers-0-0.run:1234", 4, 3
+    )
     named = Processes("run-workers-0-0.run:55527", 4, 3)
     assert find_processes(Config(num_processes=4), JOBSET) == named
     assert find_processes(Config(), JOBSET | {"JAX_NUM_PROCESSES": "4"}) == named
-    with pytest.raises(ConfigError, match="process 3 of a job of unknown size"):
-        find_processes(Config(), JOBSET)
 
 
 def test_a_cluster_that_jax_can_ask_is_asked(monkeypatch):
-    assert not indexed_job(POD).cluster_knows
+    assert not indexed_job(INDEXED).cluster_knows
     monkeypatch.setattr(importlib.util, "find_spec", Mock())
-    assert find_processes(Config(), POD) == Processes(None, None, 3)
-    assert find_processes(Config(num_processes=4), POD) == Processes(None, 4, 3)
-
-
-def test_pods_of_a_jaxjob():
-    pod = {
-        "KUBERNETES_SERVICE_HOST": "10.0.0.1",
-        "COORDINATOR_ADDRESS": "run-worker-0",
-        "COORDINATOR_PORT": "6666",
-        "NUM_PROCESSES": "3",
-        "PROCESS_ID": "2",
-    }
-    assert find_processes(Config(), pod) == Processes("run-worker-0:6666", 3, 2)
-    assert find_processes(Config(), pod | {"NUM_PROCESSES": "1"}) is None
-    with pytest.raises(ConfigError, match="the JAXJob started several processes, but PROCESS_ID"):
-        find_processes(Config(), pod | {"PROCESS_ID": ""})
+    assert find_processes(Config(), INDEXED) == Processes(None, None, 3)
+    assert find_processes(Config(num_processes=4), INDEXED) == Processes(None, 4, 3)
 
 
 # TPUs -------------------------------------------------------------------------------------------
@@ -291,11 +408,6 @@ def test_hosts_of_slices_are_numbered_slice_by_slice():
         for worker in range(2)
     ]
     assert found == [Processes("a-0:8482", 6, index) for index in range(6)]
-
-
-def test_slices_without_hosts_stop():
-    with pytest.raises(ConfigError, match="MEGASCALE_NUM_SLICES = 2"):
-        find_processes(Config(), {"MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": "1"})
 
 
 TWO_HOSTS = {
