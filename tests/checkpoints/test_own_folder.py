@@ -180,15 +180,8 @@ def test_a_checkpoint_belongs_to_its_run(place, capsys, change):
 
 @pytest.mark.more
 def test_a_changed_batch_size_of_steps_to_come_is_no_other_run(place):
-    ramp = (
-        "--data.ramp",
-        "Stage",
-        "--data.ramp.0.batch-size",
-        "8",
-        "--data.ramp.0.until-step",
-        "6",
-    )
-    assert trained("run", 6, *ramp, "--data.batch-size", "4") == 0
+    ramp = "--data.ramp Stage --data.ramp.0.batch-size 8 --data.ramp.0.until-step 6"
+    assert trained("run", 6, *ramp.split(), "--data.batch-size", "4") == 0
     assert main(["inspect", "run", "--step", "4"]) == 0
 
 
@@ -230,15 +223,8 @@ def test_a_step_that_is_read_is_deleted_after_that(place):
 def test_a_run_is_read_while_it_trains(runs, tmp_path, monkeypatch):
     """With one checkpoint at a time, which would live for a step."""
     monkeypatch.chdir(tmp_path)
-    often = (
-        "--train.checkpoint-interval",
-        "1",
-        "--train.keep",
-        "1",
-        "--train.eval-interval",
-        "9999",
-    )
-    process = runs.start(Path("run"), "--train.steps", "9999", *often)
+    often = "--train.checkpoint-interval 1 --train.keep 1 --train.eval-interval 9999"
+    process = runs.start(Path("run"), "--train.steps", "9999", *often.split())
     try:
         wait_for(lambda: files.saved_steps(Path("run/checkpoints")), process)
         for number in range(3):

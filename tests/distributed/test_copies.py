@@ -1,7 +1,6 @@
 """Sums over the copies of a model: one reduction, and the dropout of all rows together."""
 
 import re
-from dataclasses import replace
 from functools import partial
 
 import jax
@@ -10,18 +9,14 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from tiny_models import tiny
+from train_steps import program_of
 
-from jaxformer.config import TrainConfig
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.copies import sum_over_replicas
 from jaxformer.functional import dropout
 from jaxformer.functional.dropout import _product
-from jaxformer.optim import SGD, Constant
-from jaxformer.training.step import TrainProgram
 
 pytestmark = pytest.mark.more
-
-COPIES = MeshConfig(data=4, fsdp=2)
 
 
 @pytest.mark.parametrize("sizes", [(8, 1, 1), (4, 2, 1), (1, 1, 1)])
@@ -66,10 +61,7 @@ def reductions(text):
 def test_gradients_meet_once_after_all_parts(compares_rows, monkeypatch):
     model = tiny(num_layers=2, compute_dtype="float32", scan_layers=False)
     monkeypatch.setattr(type(model.heads[0]), "compares_rows", compares_rows)
-    optimizer = SGD(schedule=Constant(learning_rate=0.1, warmup_steps=0))
-    mesh = make_mesh(replace(COPIES, data=8, fsdp=1))
-    train = TrainConfig(gradient_accumulation=2)
-    program = TrainProgram(model, optimizer, train, mesh)
+    program = program_of(model, (8, 1, 1), gradient_accumulation=2)
     text = program.lower(16, {"inputs": 8}).compile().as_text()
     outside, inside = reductions(text)
     learned = sum(shape.size for shape in program.abstract_model.shapes.values())

@@ -15,17 +15,14 @@ import numpy as np
 import pytest
 from family_cases import assert_gradients_close
 from tiny_models import batch_for, tiny, tiny_encoder, tiny_encoder_decoder, tiny_vision
+from train_steps import program_of
 
-from jaxformer.config import TrainConfig
-from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.functional import LayerNorm, Learned
 from jaxformer.functional.arrays import on_mesh
 from jaxformer.models import Classification, LanguageModel
 from jaxformer.models.lora import LoRA
 from jaxformer.nn import PostNorm, TokenEmbeddings
 from jaxformer.nn.config import RematNames, TransformerConfig
-from jaxformer.optim import SGD, Constant
-from jaxformer.training.step import TrainProgram
 
 pytestmark = [pytest.mark.optimized, pytest.mark.more]
 
@@ -81,23 +78,18 @@ def fine_tuning(mode, config):
     """The settings under which only a part of a model learns."""
     names = config_names(config)
     if mode == "lora":
-        return TrainConfig(lora=LoRA(rank=3))
+        return {"lora": LoRA(rank=3)}
     patterns = {
         "full": (),
         "frozen": ("*.stack.*", "patch_projection.*" if "class_token" in names else "embedding.*"),
         "heads": tuple(name for name in names if not name.startswith("heads.")),
     }
-    return TrainConfig(frozen=patterns[mode])
-
-
-def program_of(config, train):
-    mesh = make_mesh(MeshConfig())
-    return TrainProgram(config, SGD(schedule=Constant(0.1, warmup_steps=0)), train, mesh)
+    return {"frozen": patterns[mode]}
 
 
 @lru_cache
 def config_names(config):
-    return tuple(program_of(config, TrainConfig()).abstract_model.shapes)
+    return tuple(program_of(config).abstract_model.shapes)
 
 
 def numbers(program, dtype="float32"):
@@ -128,11 +120,11 @@ def compiled_gradient(program, parameters, batch, **options):
 
 
 @lru_cache
-def true_gradients(config, train):
+def true_gradients(config, lora=None):
     """The gradient in float64."""
     in_float64 = mock.patch.object(TransformerConfig, "dtype", np.dtype("float64"))
     with in_float64, jax.enable_x64(True):
-        program = program_of(config, train)
+        program = program_of(config, lora=lora)
         parameters, batch = numbers(program, "float64")
         options = {"xla_backend_optimization_level": 0}
         return compiled_gradient(program, parameters, batch, **options)(parameters)
@@ -167,7 +159,7 @@ def test_gradients_depend_on_nothing_but_their_arguments(case):
     family, mode, remat, dtype = case
     config = FAMILIES[family]
     train = fine_tuning(mode, config)
-    program = program_of(config.with_fields(remat=REMATS[remat], compute_dtype=dtype), train)
+    program = program_of(config.with_fields(remat=REMATS[remat], compute_dtype=dtype), **train)
     parameters, batch = numbers(program)
     gradient = compiled_gradient(program, parameters, batch, **AS_USERS)
 
@@ -179,5 +171,5 @@ def test_gradients_depend_on_nothing_but_their_arguments(case):
         assert all(again[name].tobytes() == first[name].tobytes() for name in first)
 
     # What does not learn changes no other gradient.
-    true = true_gradients(config, train if train.lora else TrainConfig())
+    true = true_gradients(config, train.get("lora"))
     assert_gradients_close(first, {name: true[name] for name in first}, TOLERANCES[dtype])

@@ -1,21 +1,22 @@
 """Evaluation on validation rows: the loss, and the metrics of each kind of head."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxformer.data import Dataset, Datasets
+from jaxformer.data import Datasets
 from jaxformer.data.tasks.text_to_text import WritingExamples
 from jaxformer.distributed.processes import device_batches, local_rows
-from jaxformer.models import Head, Parameters
+from jaxformer.models import Parameters
 from jaxformer.models.heads.base import Batch, HeadResult
 from jaxformer.training.evaluation.conclusion import Conclusion
 from jaxformer.training.step import Sums, TrainProgram
 
 _MOST_BATCHES = 50
+"""The batches of training data that the constant predictions are chosen by."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,10 @@ class Evaluator:
         if data.train is not None:
             own = self.program.loss.heads
             heads = [head for head in self.program.model.heads if head.name in own]
-            trivial = baseline_metrics(heads, data.train, data.validation, most)
+            seen = list(data.train.epoch(max_batches=_MOST_BATCHES))
+            held_out = list(data.validation.epoch(max_batches=most))
+            found = {head.name: head.baseline(seen, held_out) for head in heads}
+            trivial = _prefixed_by_head(found)
         examples = data.validation.examples
         rows = len(examples) if most is None else min(len(examples), most * self._batch_size)
         if not isinstance(examples, WritingExamples):
@@ -111,15 +115,6 @@ def _read_late(results: Iterable[Any]) -> Iterator[Any]:
         pending = result
     if pending is not None:
         yield jax.device_get(pending)
-
-
-def baseline_metrics(
-    heads: Sequence[Head], train: Dataset, validation: Dataset, max_batches: int | None
-) -> dict[str, float]:
-    """Computes the validation metrics of the best constant predictions, see `Head.baseline`."""
-    seen = list(train.epoch(max_batches=_MOST_BATCHES))
-    held_out = list(validation.epoch(max_batches=max_batches))
-    return _prefixed_by_head({head.name: head.baseline(seen, held_out) for head in heads})
 
 
 def _prefixed_by_head(found: Mapping[str, dict[str, float]]) -> dict[str, float]:
