@@ -148,10 +148,20 @@ def train_resolved(
         log.message(f"continuing from step {step}" if step else "starting from step 0")
         past = (row for row in read_metrics(folder) if row["step"] <= step)
         stopping = EarlyStopping(settings.metric, settings.patience, past)
-        preview = _preview(config, program, data)
+        preview = None
+        if writes_samples(config.model, settings):
+            preview = Preview(program, data.tokenizer, settings, config.data.lengths["inputs"])
         profiler = StepProfiler(settings.profile_steps, log.folder)
         batches = _device_batches(program, data.train, step)
-        checkpoints = _checkpointer(config, folder, log.push, check_lock)
+        checkpoints = Checkpointer(
+            folder / CHECKPOINTS,
+            to_json(config),
+            settings.keep,
+            best_fn=lambda measured: cost(settings.metric, measured.get(settings.metric)),
+            before_save=log.push,
+            check_owned=check_lock,
+            kept=kept_digests(folder),
+        )
 
         validation = None
         ended = agreed(stopping.ended)
@@ -289,13 +299,6 @@ def _program(config: Config, data: Datasets, teacher: "Checkpoint | None") -> Tr
     return TrainProgram(model, config.optimizer, settings, mesh, loss)
 
 
-def _preview(config: Config, program: TrainProgram, data: Datasets) -> Preview | None:
-    """Returns the sampler of the run, or None if the run logs no samples."""
-    if not writes_samples(config.model, config.train):
-        return None
-    return Preview(program, data.tokenizer, config.train, window=config.data.lengths["inputs"])
-
-
 def _device_batches(
     program: TrainProgram, dataset: Dataset, step: int
 ) -> Iterator[dict[str, jax.Array]]:
@@ -312,24 +315,6 @@ def _device_batches(
     now, *later = (p for p in dataset.phases if p.stop is None or p.stop > step)
     # Batches of this phase are prefetched while the step compiles.
     return itertools.chain(of_phase(now), itertools.chain.from_iterable(map(of_phase, later)))
-
-
-def _checkpointer(
-    config: Config,
-    folder: AnyPath,
-    before_save: Callable[[], None],
-    check_owned: Callable[[], None],
-) -> Checkpointer:
-    metric = config.train.metric
-    return Checkpointer(
-        folder / CHECKPOINTS,
-        to_json(config),
-        config.train.keep,
-        best_fn=lambda measured: cost(metric, measured.get(metric)),
-        before_save=before_save,
-        check_owned=check_owned,
-        kept=kept_digests(folder),
-    )
 
 
 def _next(
