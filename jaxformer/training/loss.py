@@ -71,9 +71,7 @@ class Loss:
         del sums
 
     def metrics(self, sums: Sums) -> dict[str, jax.Array]:
-        """Returns the loss, the accuracy and weight of the first head, and those of each head if
-        several.
-        """
+        """Returns the loss, the first head's accuracy and weight, and those of each of several."""
         losses = {name: mean(sums[name].loss, sums[name]) for name in self.heads}
         right = {name: mean(sums[name].correct, sums[name]) for name in self.heads}
         first = self.heads[0]

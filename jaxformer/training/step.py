@@ -219,9 +219,7 @@ class TrainProgram:
         weights: dict[str, jax.Array],
         rows: int,
     ) -> tuple[jax.Array, tuple[Sums, Terms]]:
-        """Computes the loss of a micro-batch, given the rows and weights of the whole batch, and
-        its sums.
-        """
+        """Computes the loss of a micro-batch, by the weights of the whole batch, and its sums."""
         params, others, step = fixed
         train = self.train
         smoothing, z_loss = train.label_smoothing, train.z_loss
@@ -312,9 +310,7 @@ class TrainProgram:
         return state, metrics
 
     def _own_metrics(self, terms: Terms, measured: dict) -> dict[str, jax.Array]:
-        """Returns the metrics that parts of the model add, including the total loss if they add
-        terms.
-        """
+        """Returns the metrics that parts of the model add, and the total loss if they add terms."""
         values = {name: value for (kind, name), value in terms.items() if kind == "loss"}
         added = [value for (kind, _), value in terms.items() if kind == "weighted"]
         metrics = [name for kind, name in terms if kind == "metric"]

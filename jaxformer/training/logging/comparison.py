@@ -54,13 +54,6 @@ class ComparedRun:
         return read_config(self.folder) if (self.folder / CONFIG_FILE).exists() else None
 
     @cached_property
-    def parameters(self) -> int | None:
-        """The number of the model's parameters."""
-        if self.config is None:
-            return None
-        return parameter_count(AbstractModel(self.config.model.build).shapes)
-
-    @cached_property
     def work(self) -> RunWork | None:
         """The tokens and model FLOPs of its steps, computed from the configuration."""
         return None if self.config is None else RunWork.of(self.config)
@@ -68,12 +61,13 @@ class ComparedRun:
     def row(self) -> dict[str, Any]:
         """The run's row in the table; None for unknown values."""
         step, value = self.best or (None, None)
+        model = None if self.config is None else AbstractModel(self.config.model.build)
         known = self.work is not None and step is not None
         return {
             "run": self.name,
             self.metric: value,
             "step": step,
-            "parameters": self.parameters,
+            "parameters": None if model is None else parameter_count(model.shapes),
             "tokens": self.work.tokens(step) if known else None,
             "flops": self.work.flops(step) if known else None,
         }

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxformer.checkpoints.run_dir import METRICS_FILE
 from jaxformer.config.loggers import Guarded, LoggedRun, Logger, TensorBoard
@@ -90,38 +90,29 @@ def read_metrics(folder: AnyPath, split: str | None = None) -> list[dict[str, An
     An incomplete last line is dropped; other damaged lines are skipped with a warning.
     """
     path = any_path(folder, "folder") / METRICS_FILE
-    found = _read(path)
-    if found.damage is not None:
-        _log.warning("%s; skipped %s", found.damage, _count(found.damaged))
-    return [row for row in found.rows if split in (None, row["split"])]
+    rows, damaged, error = _read(path)
+    if error is not None:
+        _log.warning("%s; skipped %s", error, _count(damaged))
+    return [row for row in rows if split in (None, row["split"])]
 
 
-class _Read(NamedTuple):
-    """The contents of a file of metrics."""
-
-    rows: list[dict[str, Any]]
-    damaged: list[bytes]
-    """The unreadable lines."""
-    damage: DataError | None
-    """The first problem found."""
-
-
-def _read(path: AnyPath) -> _Read:
+def _read(path: AnyPath) -> tuple[list[dict[str, Any]], list[bytes], DataError | None]:
+    """Returns the rows, the unreadable lines, and the first problem found."""
     if not is_there(path):
-        return _Read([], [], None)
+        return [], [], None
     try:
         *lines, cut_off = read_bytes(path).split(b"\n")
     except DataError as error:
-        return _Read([], [], error)
-    rows, damaged, damage = [], [], None
+        return [], [], error
+    rows, damaged, first = [], [], None
     for number, line in enumerate([*lines, cut_off], start=1):
         try:
             rows.append(_row(line, f"{path}:{number}"))
         except DataError as error:
             if number <= len(lines):
                 damaged.append(line)
-                damage = damage or error
-    return _Read(rows, damaged, damage)
+                first = first or error
+    return rows, damaged, first
 
 
 def _row(line: bytes, where: str) -> dict[str, Any]:
@@ -137,16 +128,16 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
 
 def _repaired(path: Path) -> list[dict[str, Any]]:
     """Reads the rows and moves damaged lines to a separate file."""
-    found = _read(path)
-    if found.damage is not None:
+    rows, damaged, error = _read(path)
+    if error is not None:
         target = damaged_name(path)
-        if found.damaged:
+        if damaged:
             with replacing(target) as aside:
-                aside.write_bytes(b"".join(line + b"\n" for line in found.damaged))
+                aside.write_bytes(b"".join(line + b"\n" for line in damaged))
         else:
             path.rename(target)
-        _log.warning("%s; %s kept in %s", found.damage, _count(found.damaged), target.name)
-    return found.rows
+        _log.warning("%s; %s kept in %s", error, _count(damaged), target.name)
+    return rows
 
 
 def _count(damaged: list[bytes]) -> str:

@@ -162,9 +162,7 @@ class RunLogger:
             self._write_row(step)
 
     def _step_done(self, step: int) -> None:
-        """Counts the time of a step; the first step of a shape reports its time including
-        compilation.
-        """
+        """Counts the time of a step; the first of a shape reports it, with its compilation."""
         stage = self._work.stage(step - 1)
         is_first = stage.start != self._stage
         self._stage = stage.start
@@ -311,9 +309,7 @@ class LogFolder:
                     self._push_file(file)
 
     def close(self) -> None:
-        """Uploads remaining changes and removes the local copies; a lost connection is only a
-        warning.
-        """
+        """Uploads the last changes and removes the local copies; warns of a lost connection."""
         if self._remote is None:
             return
         self._stop.set()

@@ -150,9 +150,7 @@ def read_wall_time(folder: AnyPath) -> list[TimeRow]:
 
 
 def _whole_lines(path: Path) -> list[bytes]:
-    """Returns the complete lines; a folder with this name is moved aside, so that training can
-    start.
-    """
+    """Returns the complete lines; a folder with this name is moved aside, to let training start."""
     try:
         return _lines(path)
     except DataError as error:

@@ -167,9 +167,7 @@ def _with_tokenizer(config: Config, origin: Checkpoint, began: Config | None) ->
 
 
 def _with_objective(config: Config, origin: Checkpoint) -> Config:
-    """Returns the experiment with the objective of the checkpoint's pre-training, unless it names
-    one.
-    """
+    """Returns the experiment with an objective: its own, or that of the checkpoint."""
     data: Any = config.data
     if getattr(data, "objective", ...) is not None:
         return config
