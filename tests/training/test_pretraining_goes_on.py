@@ -16,7 +16,7 @@ from jaxformer.models.lora import LoRA
 from jaxformer.pretrained.auto import load
 from jaxformer.training.loop import train
 from jaxformer.training.resolve import fill
-from jaxformer.training.transfer.objective import pretraining_objective
+from jaxformer.training.transfer.data_form import pretraining_objective
 
 pytestmark = pytest.mark.torch
 CONFIGS = Path(__file__).parents[2] / "configs"

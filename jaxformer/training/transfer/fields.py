@@ -29,10 +29,13 @@ from jaxformer.models.heads.base import head_class
 from jaxformer.models.model import ModelConfig
 from jaxformer.models.parameters import without_part_prefix
 from jaxformer.pretrained.checkpoint import Checkpoint
-from jaxformer.training.transfer.image_form import with_form
-from jaxformer.training.transfer.objective import pretraining_objective
+from jaxformer.training.transfer.data_form import (
+    pretraining_objective,
+    with_image_form,
+    with_sound_form,
+    with_transcripts,
+)
 from jaxformer.training.transfer.origin import open_named
-from jaxformer.training.transfer.sound_form import with_sound_form, with_transcripts
 
 _LENGTHS = ("max_position_embeddings", "n_positions")
 """Fields of config.json with the maximum number of tokens of a model."""
@@ -75,7 +78,7 @@ def from_origin(
     if model_is_open:
         config = replace(config, model=model_for(origin.description, config.data.head, count))
     if isinstance(config.data, Images) and config.data.form_is_open:
-        config = with_form(config, origin, model_is_open)
+        config = with_image_form(config, origin, model_is_open)
     if isinstance(config.data, SpeechToText):
         config = with_transcripts(config, origin)
     config = _with_decoder(config, origin)
