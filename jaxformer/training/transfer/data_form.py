@@ -1,6 +1,4 @@
-"""Fills in what an experiment takes of its checkpoint's data: how images and sounds are read, how
-transcripts begin, and the objective of pre-training.
-"""
+"""Fills in how the data of an experiment are read, and their objective, from its checkpoint."""
 
 from dataclasses import replace
 from typing import Any
