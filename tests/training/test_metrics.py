@@ -142,11 +142,6 @@ def test_rows_are_valid_json_whatever_was_measured(tmp_path):
     assert len(curve(tmp_path, "train")[0]) == 0
 
 
-def test_tensorboard_events_are_written(tmp_path):
-    write_steps(tmp_path, 0, [1])
-    assert list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
-
-
 def test_the_picture(tmp_path):
     assert plot_loss(tmp_path, "nothing yet") is None
     with closing(MetricsLog(tmp_path, 0)) as log:

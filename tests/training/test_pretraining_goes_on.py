@@ -12,7 +12,6 @@ from jaxformer.config import load_config
 from jaxformer.data import CausalLM, Denoising, Files, MaskedLM, SpanCorruption, TokenizerFile
 from jaxformer.errors import ConfigError
 from jaxformer.io.components import with_values
-from jaxformer.models.lora import LoRA
 from jaxformer.pretrained.auto import load
 from jaxformer.training.loop import train
 from jaxformer.training.resolve import fill
@@ -75,13 +74,6 @@ def test_it_trains_from_the_checkpoints_parameters(tmp_path, checkpoint, text, k
     assert after.parameters.keys() >= before.parameters.keys()
     for name, value in before.parameters.items():
         np.testing.assert_array_equal(after.parameters[name], value, err_msg=name)
-
-
-@pytest.mark.slow
-def test_it_trains_adapters(tmp_path, checkpoint, text):
-    config = experiment(checkpoint("llama"), text)
-    config = replace(config, train=replace(config.train, lora=LoRA()))
-    assert train(config, tmp_path / "run").finished
 
 
 def test_documents_of_a_decoder_begin_as_its_tokenizer_begins_texts(tmp_path, checkpoint, text):
