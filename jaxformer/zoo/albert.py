@@ -12,7 +12,7 @@ from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import Classification, EncoderConfig, MaskedLanguageModel
 from jaxformer.nn import MLP
 from jaxformer.nn.config import MOST_LAYERS
-from jaxformer.zoo.common.basics import projections
+from jaxformer.zoo.common.basics import projections, their_sizes
 from jaxformer.zoo.common.bert_like import (
     ENCODER,
     FIELDS,
@@ -152,10 +152,7 @@ FORMATS = (
         harmless=("down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"),
         defaults={
             "vocab_size": 30000,
-            "hidden_size": 4096,
-            "num_hidden_layers": 12,
-            "num_attention_heads": 64,
-            "intermediate_size": 16384,
+            **their_sizes(12, 4096, 64, 16384),
             "hidden_act": "gelu_new",
             "hidden_dropout_prob": 0.0,
             "attention_probs_dropout_prob": 0.0,

@@ -18,6 +18,7 @@ from jaxformer.models import (
     VisionConfig,
 )
 from jaxformer.nn import MLP, Embeddings, PreNorm
+from jaxformer.zoo.common.basics import their_sizes
 from jaxformer.zoo.common.clip_like import (
     BUFFERS,
     COUNTS,
@@ -125,8 +126,7 @@ _VISION_WEIGHT_MAP = WeightMap(
 _OWN_DEFAULTS = {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "projection_dim": 512}
 _OWN_TEXT_DEFAULTS = {
     "vocab_size": 49408,
-    "hidden_size": 512,
-    "intermediate_size": 2048,
+    **their_sizes(12, 512, 8, 2048),
     "max_position_embeddings": 77,
 }
 # Only the classes with a projection have one of this width.

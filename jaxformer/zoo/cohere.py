@@ -16,6 +16,7 @@ from jaxformer.hub.weights.layouts import Same
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import DotProductAttention, Parallel, VocabularyLogits
+from jaxformer.zoo.common.basics import their_sizes
 from jaxformer.zoo.common.decoders import CLASSIFIERS
 from jaxformer.zoo.common.llama_like import (
     BIASES,
@@ -117,10 +118,7 @@ _FIELDS = (
 )
 _DEFAULTS = {
     "vocab_size": 256_000,
-    "hidden_size": 8192,
-    "intermediate_size": 22528,
-    "num_hidden_layers": 40,
-    "num_attention_heads": 64,
+    **their_sizes(40, 8192, 64, 22528),
     "max_position_embeddings": 8192,
     "layer_norm_eps": 1e-5,
     "pad_token_id": 0,

@@ -35,7 +35,7 @@ from jaxformer.models import EncoderConfig, MaskedLanguageModel
 from jaxformer.nn import TokenEmbeddings
 from jaxformer.nn.convolution import ConvolutionBlock
 from jaxformer.nn.disentangled import DisentangledAttention
-from jaxformer.zoo.common.basics import BASE_SIZES, fused_attention, projections
+from jaxformer.zoo.common.basics import BASE_SIZES, fused_attention, projections, their_sizes
 from jaxformer.zoo.common.bert_like import (
     BIAS,
     BLOCK,
@@ -373,10 +373,7 @@ def _format(
 _BASE = BASE_SIZES | {"vocab_size": 50265}
 _XLARGE = {
     "vocab_size": 128100,
-    "hidden_size": 1536,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 24,
-    "intermediate_size": 6144,
+    **their_sizes(24, 1536, 24, 6144),
 }
 _CHOICE = Architecture("DebertaV2ForMultipleChoice", MultipleChoiceTask())
 

@@ -21,6 +21,7 @@ from jaxformer.hub.weights.weight_map import Fused, WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import LatentAttention
 from jaxformer.nn.experts import Experts, SharedExpert
+from jaxformer.zoo.common.basics import their_sizes
 from jaxformer.zoo.common.experts import MLP, dense_names, expert_names
 from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, FILES, NAMES, llama, llama_format
 from jaxformer.zoo.system import System
@@ -303,11 +304,8 @@ FORMATS = (
         {
             **_DEFAULTS,
             "vocab_size": 129_280,
-            "hidden_size": 7168,
-            "intermediate_size": 18432,
+            **their_sizes(61, 7168, 128, 18432),
             "moe_intermediate_size": 2048,
-            "num_hidden_layers": 61,
-            "num_attention_heads": 128,
             "num_key_value_heads": 128,
             "n_shared_experts": 1,
             "n_routed_experts": 256,

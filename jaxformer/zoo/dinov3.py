@@ -16,7 +16,7 @@ from jaxformer.hub.weights.layouts import Constant, Patches, Same
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import VisionConfig
 from jaxformer.nn import MLP, DotProductAttention, PreNorm
-from jaxformer.zoo.common.basics import SIZES, projections, sized
+from jaxformer.zoo.common.basics import SIZES, projections, sized, their_sizes
 from jaxformer.zoo.common.vit_like import BACKBONE, patch_grid, read_patches, write_patches
 from jaxformer.zoo.system import System
 
@@ -159,10 +159,7 @@ FORMATS = (
         # The second acts only in training.
         harmless=(*BACKBONE, "pos_embed_*", "apply_layernorm", "return_class_token"),
         defaults={
-            "hidden_size": 384,
-            "intermediate_size": 1536,
-            "num_hidden_layers": 12,
-            "num_attention_heads": 6,
+            **their_sizes(12, 384, 6, 1536),
             "num_channels": 3,
         },
     ),

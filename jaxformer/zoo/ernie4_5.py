@@ -3,6 +3,7 @@
 from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.fields import Activation, Number, Value
 from jaxformer.hub.rope import Rope
+from jaxformer.zoo.common.basics import their_sizes
 from jaxformer.zoo.common.decoders import CLASSIFIERS
 from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, llama, llama_format
 from jaxformer.zoo.system import System
@@ -44,10 +45,7 @@ FORMATS = (
         {
             **DEFAULTS,
             "vocab_size": 103_424,
-            "hidden_size": 1024,
-            "intermediate_size": 3072,
-            "num_hidden_layers": 18,
-            "num_attention_heads": 16,
+            **their_sizes(18, 1024, 16, 3072),
             "num_key_value_heads": 2,
             "head_dim": 128,
             "max_position_embeddings": 131_072,

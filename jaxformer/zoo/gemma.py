@@ -29,6 +29,7 @@ from jaxformer.hub.tasks.classes import CausalLMTask, SequenceClassificationTask
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig, EncoderConfig
 from jaxformer.nn import MLP, SandwichNorm, TokenEmbeddings
+from jaxformer.zoo.common.basics import their_sizes
 from jaxformer.zoo.common.encoders import standalone_encoder
 from jaxformer.zoo.common.llama_like import (
     BIASES,
@@ -166,10 +167,7 @@ _DEFAULTS = {
 }
 SECOND_DEFAULTS = {
     **_DEFAULTS,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 26,
-    "num_attention_heads": 8,
+    **their_sizes(26, 2304, 8, 9216),
     "num_key_value_heads": 4,
     "hidden_activation": "gelu_pytorch_tanh",
     "query_pre_attn_scalar": 256,
@@ -200,10 +198,7 @@ FORMATS = (
         ),
         {
             **_DEFAULTS,
-            "hidden_size": 3072,
-            "intermediate_size": 24576,
-            "num_hidden_layers": 28,
-            "num_attention_heads": 16,
+            **their_sizes(28, 3072, 16, 24576),
             "num_key_value_heads": 16,
         },
         without=("ForQuestionAnswering",),

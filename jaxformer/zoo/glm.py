@@ -10,7 +10,7 @@ from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import DotProductAttention, SandwichNorm
-from jaxformer.zoo.common.basics import fused_gate
+from jaxformer.zoo.common.basics import fused_gate, their_sizes
 from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, NAMES, llama, llama_format, names
 from jaxformer.zoo.system import System
 
@@ -54,8 +54,7 @@ _UP = fused_gate("model.layers.{}.mlp.gate_up_proj")
 _DEFAULTS = {
     **DEFAULTS,
     "vocab_size": 151_552,
-    "intermediate_size": 13696,
-    "num_hidden_layers": 40,
+    **their_sizes(40, 4096, 32, 13696),
     "num_key_value_heads": 2,
     "head_dim": 128,
     "max_position_embeddings": 131_072,

@@ -15,6 +15,7 @@ from jaxformer.hub.weights.weight_map import Fused, WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import DotProductAttention
 from jaxformer.nn.experts import Experts
+from jaxformer.zoo.common.basics import their_sizes
 from jaxformer.zoo.common.experts import expert_fields
 from jaxformer.zoo.common.llama_like import (
     DEFAULTS,
@@ -117,10 +118,7 @@ FORMATS = (
         {
             **DEFAULTS,
             "vocab_size": 201_088,
-            "hidden_size": 2880,
-            "intermediate_size": 2880,
-            "num_hidden_layers": 36,
-            "num_attention_heads": 64,
+            **their_sizes(36, 2880, 64, 2880),
             "num_key_value_heads": 8,
             "head_dim": 64,
             "sliding_window": 128,

@@ -11,6 +11,7 @@ from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.nn import DotProductAttention
 from jaxformer.nn.experts import Experts
+from jaxformer.zoo.common.basics import their_sizes
 from jaxformer.zoo.common.decoders import CLASSIFIERS
 from jaxformer.zoo.common.experts import MLP, RENORMALIZE, expert_fields, expert_names
 from jaxformer.zoo.common.llama_like import (
@@ -69,10 +70,7 @@ FORMATS = (
         {
             **DEFAULTS,
             "vocab_size": 50304,
-            "hidden_size": 2048,
-            "intermediate_size": 2048,
-            "num_hidden_layers": 16,
-            "num_attention_heads": 16,
+            **their_sizes(16, 2048, 16, 2048),
             "max_position_embeddings": 4096,
             "rms_norm_eps": 1e-5,
             "pad_token_id": 1,

@@ -12,7 +12,7 @@ from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import Parallel, VocabularyLogits
-from jaxformer.zoo.common.basics import NUMBERS, projections
+from jaxformer.zoo.common.basics import NUMBERS, projections, their_sizes
 from jaxformer.zoo.common.decoders import DecoderMap, classes, decoder_names
 from jaxformer.zoo.common.gpt_like import TIED, gpt
 from jaxformer.zoo.system import System
@@ -100,10 +100,7 @@ FORMATS = (
         copies={"lm_head.weight": "model.embed_tokens.weight"},
         defaults={
             "vocab_size": 51200,
-            "hidden_size": 2048,
-            "intermediate_size": 8192,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 32,
+            **their_sizes(24, 2048, 32, 8192),
             "num_key_value_heads": None,
             "resid_pdrop": 0.0,
             "embd_pdrop": 0.0,

@@ -7,7 +7,7 @@ from jaxformer.hub.fields import Activation, Expect, Number
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.layouts import Concatenated
 from jaxformer.hub.weights.weight_map import WeightMap
-from jaxformer.zoo.common.basics import fused_attention, fused_gate
+from jaxformer.zoo.common.basics import fused_attention, fused_gate, their_sizes
 from jaxformer.zoo.common.llama_like import DEFAULTS, FIELDS, NAMES, WINDOW, llama_format
 
 
@@ -69,8 +69,7 @@ FORMATS = (
         {
             **DEFAULTS,
             "vocab_size": 32064,
-            "hidden_size": 3072,
-            "intermediate_size": 8192,
+            **their_sizes(32, 3072, 32, 8192),
             "rms_norm_eps": 1e-5,
             "max_position_embeddings": 4096,
             "original_max_position_embeddings": 4096,

@@ -9,7 +9,7 @@ from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import MLP, Parallel, PreNorm
 from jaxformer.zoo.bloom import BLOCK
-from jaxformer.zoo.common.basics import fused_attention
+from jaxformer.zoo.common.basics import fused_attention, their_sizes
 from jaxformer.zoo.common.decoders import DecoderMap, classes, decoder_names
 from jaxformer.zoo.common.gpt_like import NEOX_NUMBERS, TIED, gpt
 from jaxformer.zoo.system import System
@@ -90,10 +90,7 @@ FORMATS = (
         harmless=("is_decoder",),
         defaults={
             "vocab_size": 50432,
-            "hidden_size": 6144,
-            "num_hidden_layers": 44,
-            "num_attention_heads": 64,
-            "intermediate_size": 24576,
+            **their_sizes(44, 6144, 64, 24576),
             "hidden_dropout": 0.0,
             "attention_dropout": 0.0,
             "attention_bias": True,

@@ -19,7 +19,7 @@ from jaxformer.models import (
     VisionConfig,
 )
 from jaxformer.nn import MLP, DotProductAttention, PreNorm, TokenEmbeddings
-from jaxformer.zoo.common.basics import sized
+from jaxformer.zoo.common.basics import BASE_SIZES, sized
 from jaxformer.zoo.common.clip_like import (
     BUFFERS,
     COUNTS,
@@ -117,9 +117,7 @@ IMAGE_WEIGHT_MAP = WeightMap(
 _OWN_DEFAULTS = {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6}
 _OWN_TEXT_DEFAULTS = {
     "vocab_size": 32000,
-    "hidden_size": 768,
-    "intermediate_size": 3072,
-    "num_attention_heads": 12,
+    **BASE_SIZES,
     "max_position_embeddings": 64,
 }
 

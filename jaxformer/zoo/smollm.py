@@ -18,6 +18,7 @@ from jaxformer.hub.fields import (
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.rope import Rope
 from jaxformer.models import DecoderConfig
+from jaxformer.zoo.common.basics import their_sizes
 from jaxformer.zoo.common.llama_like import (
     BIASES,
     DEFAULTS,
@@ -94,9 +95,7 @@ FORMATS = (
         {
             **DEFAULTS,
             "vocab_size": 128256,
-            "hidden_size": 2048,
-            "num_hidden_layers": 36,
-            "num_attention_heads": 16,
+            **their_sizes(36, 2048, 16, 11008),
             "num_key_value_heads": 4,
             "max_position_embeddings": 32768,
             "no_rope_layer_interval": 4,

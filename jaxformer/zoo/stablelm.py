@@ -16,7 +16,7 @@ from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.nn import Parallel, PreNorm, TokenEmbeddings
-from jaxformer.zoo.common.basics import NUMBERS
+from jaxformer.zoo.common.basics import NUMBERS, their_sizes
 from jaxformer.zoo.common.decoders import classes
 from jaxformer.zoo.common.llama_like import FILES, NAMES, llama, norm_of_each_head
 
@@ -53,10 +53,7 @@ FORMATS = (
         architectures=classes("StableLm", without=("ForQuestionAnswering",)),
         defaults={
             "vocab_size": 50304,
-            "hidden_size": 2560,
-            "intermediate_size": 6912,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
+            **their_sizes(32, 2560, 32, 6912),
             "num_key_value_heads": 32,
             "hidden_dropout": 0.0,
             "attention_dropout": 0.0,

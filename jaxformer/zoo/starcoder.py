@@ -10,6 +10,7 @@ from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import MLP, DotProductAttention
+from jaxformer.zoo.common.basics import their_sizes
 from jaxformer.zoo.common.llama_like import FIELDS, NAMES, WINDOW, llama, llama_format
 from jaxformer.zoo.system import System
 
@@ -59,10 +60,7 @@ FORMATS = (
         _FIELDS,
         {
             "vocab_size": 49152,
-            "hidden_size": 3072,
-            "intermediate_size": 12288,
-            "num_hidden_layers": 30,
-            "num_attention_heads": 24,
+            **their_sizes(30, 3072, 24, 12288),
             "num_key_value_heads": 2,
             "max_position_embeddings": 4096,
             "norm_epsilon": 1e-5,

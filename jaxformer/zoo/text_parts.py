@@ -12,6 +12,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Formats, ModelFormat, section
 from jaxformer.io.notices import warn_once
+from jaxformer.zoo.common.basics import their_sizes
 
 # The text model is `model.language_model` in transformers 5, and was `language_model.model` and,
 # in Qwen's files, `model` itself.
@@ -115,10 +116,7 @@ _TOP_LEVEL_IMAGE_FIELDS = (
 )  # fmt: skip
 _QWEN2 = {
     "vocab_size": 152_064,
-    "hidden_size": 8192,
-    "intermediate_size": 29_568,
-    "num_hidden_layers": 80,
-    "num_attention_heads": 64,
+    **their_sizes(80, 8192, 64, 29_568),
     "num_key_value_heads": 8,
     "rms_norm_eps": 1e-5,
     "max_window_layers": 80,

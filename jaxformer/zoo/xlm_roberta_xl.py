@@ -5,6 +5,7 @@ from functools import partial
 from jaxformer.hub.fields import Computed, ConfigMap
 from jaxformer.nn import TokenEmbeddings
 from jaxformer.nn.residual import PreNorm
+from jaxformer.zoo.common.basics import their_sizes
 from jaxformer.zoo.common.bert_like import (
     ENCODER_OR_DECODER,
     ROBERTA,
@@ -43,10 +44,7 @@ FORMATS = (
         lambda config: _NAMES,
         {
             "vocab_size": 250880,
-            "hidden_size": 2560,
-            "num_hidden_layers": 36,
-            "num_attention_heads": 32,
-            "intermediate_size": 10240,
+            **their_sizes(36, 2560, 32, 10240),
             "max_position_embeddings": 514,
             "type_vocab_size": 1,
             "layer_norm_eps": 1e-5,

@@ -19,12 +19,14 @@ SIZES = {
 """Our sizes -> the fields of config.json."""
 NUMBERS = SIZES | {"vocab_size": "vocab_size"}
 """The sizes of models of text."""
-BASE_SIZES = {
-    "num_hidden_layers": 12,
-    "hidden_size": 768,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-}
+
+
+def their_sizes(num_layers: int, model_dim: int, num_heads: int, mlp_dim: int) -> dict[str, int]:
+    """Returns these sizes as fields of config.json."""
+    return dict(zip(SIZES.values(), (num_layers, model_dim, num_heads, mlp_dim), strict=True))
+
+
+BASE_SIZES = their_sizes(12, 768, 12, 3072)
 """The sizes of BERT base, the defaults of many systems."""
 
 

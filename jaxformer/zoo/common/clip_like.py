@@ -80,7 +80,7 @@ IMAGE_NAMES = {
 }
 """Module of a vision tower -> its name in CLIP and SigLIP."""
 LAYOUTS = {"patch_projection.kernel": Patches()}
-_DEFAULTS = {"num_hidden_layers": 12, "attention_dropout": 0.0}
-TEXT_DEFAULTS = _DEFAULTS | {"num_attention_heads": 8, "pad_token_id": 1, "eos_token_id": 49407}
+_DEFAULTS = {"attention_dropout": 0.0}
+TEXT_DEFAULTS = _DEFAULTS | {"pad_token_id": 1, "eos_token_id": 49407}
 IMAGE_DEFAULTS = _DEFAULTS | BASE_SIZES | {"num_channels": 3, "image_size": 224}
 BUFFERS = ("*embeddings.position_ids",)

@@ -21,7 +21,7 @@ from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
-from jaxformer.zoo.common.basics import NUMBERS, projections, sized
+from jaxformer.zoo.common.basics import NUMBERS, projections, sized, their_sizes
 from jaxformer.zoo.common.decoders import DecoderMap, classes
 
 
@@ -125,10 +125,7 @@ OLD_PREFIX = {"ForQuestionAnswering": "transformer."}
 """The prefix of the body in the question answering classes of the older systems."""
 DEFAULTS = {
     "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
+    **their_sizes(32, 4096, 32, 11008),
     "max_position_embeddings": 2048,
     "rms_norm_eps": 1e-6,
     "tie_word_embeddings": False,
