@@ -126,7 +126,6 @@ class ModelConfig(abc.ABC):
 
     def head_length(self, head: Head, lengths: Mapping[str, int]) -> int:
         """Returns the length of a head's targets in rows of these lengths."""
-        del head
         return lengths["decoder_inputs" if "decoder_inputs" in lengths else "inputs"]
 
     def batch_lengths(self, batch: Batch) -> dict[str, int]:

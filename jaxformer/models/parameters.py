@@ -125,7 +125,6 @@ class AbstractModel:
         Returns:
             The module.
         """
-        del key
         variables = [
             (path, self._variables[path].replace(parameters[name]))
             for name, path in self._paths.items()

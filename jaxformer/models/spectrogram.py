@@ -80,20 +80,16 @@ class SpectrogramConfig(TransformerModelConfig):
         return Spectrogram(key, self)
 
     def head_length(self, head, lengths):
-        del head, lengths
         return self.num_tokens
 
     def input_spec(self, rows, lengths):
-        del lengths
         return {"spectrograms": array(rows, self.num_frames, self.num_mel_bins, dtype=jnp.float32)}
 
     def row_lengths(self, lengths):
         """Returns the number of states."""
-        del lengths
         return {"inputs": self.num_tokens}
 
     def flops(self, lengths):
-        del lengths
         blocks, dim = (self, self.sublayers, self.num_layers), self.model_dim
         products = _TAPS * dim * (_STRIDES[1] * self.num_mel_bins + dim)
         products += block_products(*blocks) + sum(head.products(self) for head in self.heads)
@@ -154,4 +150,3 @@ class Spectrogram(Model):
 
     def valid(self, batch):
         """Returns None: silence counts as sound."""
-        del batch

@@ -196,20 +196,16 @@ class VisionConfig(TransformerModelConfig):
         return Vision(key, self)
 
     def head_length(self, head, lengths):
-        del lengths
         return self.num_patches if head.unit == "patch" else self.num_tokens
 
     def input_spec(self, rows, lengths):
-        del lengths
         return {"images": array(rows, *self.image_size, self.channels, dtype=jnp.float32)}
 
     def row_lengths(self, lengths):
         """Returns the number of patches and prefix tokens."""
-        del lengths
         return {"inputs": self.num_tokens}
 
     def flops(self, lengths):
-        del lengths
         rows, columns = self.patch_size
         products = rows * columns * self.channels * self.model_dim
         blocks = self, self.sublayers, self.num_layers

@@ -1,7 +1,7 @@
 """BigBird: BERT with block-sparse attention for long texts."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -95,15 +95,12 @@ def _write_attention(config: EncoderConfig | DecoderConfig) -> dict[str, Any]:
 class UnusedPooler(Head):
     """The pooler of the causal class, which is in its files but never used."""
 
-    @property
-    def name(self) -> str:
-        return "pooler"
+    name: ClassVar[str] = "pooler"
 
     def build(self, key, config):
         return UnusedPoolerModule(key, config)
 
     def reads(self, rows, length):
-        del rows, length
         return {}
 
 

@@ -203,7 +203,6 @@ def _bind(
     encoder: type[ModelConfig],
 ) -> ModelFormat:
     """The format of one model."""
-    del config
     parts = {}
     for name in _PARTS:
         own = _part_format(hf_config, name, formats)

@@ -321,7 +321,6 @@ def _bound(
     config: EncoderConfig | None,
 ) -> ModelFormat:
     """Returns the format of a file whose head over the vocabulary has old or new names."""
-    del formats, config
     if hf_config.values.get("legacy", True):
         return model_format
     weight_map = partial(_weight_map, version, True)

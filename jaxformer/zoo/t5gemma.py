@@ -310,7 +310,6 @@ def _bind(
     whole: ModelFormat, hf_config: HFConfig, formats: Formats, config: ModelConfig | None
 ) -> ModelFormat:
     """Returns the format of T5Gemma, or of only the encoder if the file or our model is one."""
-    del formats
     alone = not hf_config.values.get("is_encoder_decoder", True)
     return _ALONE if alone or isinstance(config, EncoderConfig) else whole
 

@@ -34,6 +34,7 @@ class MaskedAutoencoder(Head):
         He et al., Masked Autoencoders, 2021 (https://arxiv.org/abs/2111.06377).
     """
 
+    name: ClassVar[str] = "reconstruction"
     unit: ClassVar[Unit] = "patch"
     num_layers: int = 8
     """Blocks of the decoder."""
@@ -50,10 +51,6 @@ class MaskedAutoencoder(Head):
         super().__post_init__()
         sizes = ("num_layers", "model_dim", "num_heads", "mlp_dim")
         check_fields(self, **dict.fromkeys(sizes, SIZE))
-
-    @property
-    def name(self) -> str:
-        return "reconstruction"
 
     def decoder(self, config: Any) -> Any:
         """Returns the configuration of the decoder, like the encoder's except for its sizes.
@@ -132,6 +129,5 @@ class MaskedAutoencoderHead(HeadModule):
         return jnp.mean(jnp.square(scores - pixels), axis=(2, 3, 4))
 
     def loss(self, outputs, batch, options, key):
-        del options
         errors = self.errors(self.scores(outputs, key), batch["images"])
         return masked_loss(self, errors, batch)

@@ -199,7 +199,6 @@ class Head(abc.ABC):
         Returns:
             The head, whose parameters are newly initialized.
         """
-        del model, num_labels
         return cls()
 
     @property
@@ -227,12 +226,10 @@ class Head(abc.ABC):
 
     def choices(self, config: TransformerConfig) -> int | None:
         """Returns the number of classes of the scores, or None if they are not over classes."""
-        del config
         return None
 
     def products(self, config: TransformerConfig) -> int:
         """Returns multiply-adds per token with the head's parameters; 0 for small heads."""
-        del config
         return 0
 
     def metrics(self, result: HeadResult, data: ValidationData) -> dict[str, float]:
@@ -245,7 +242,6 @@ class Head(abc.ABC):
         Returns:
             The metrics by name.
         """
-        del data
         return {"accuracy": result.accuracy}
 
     def baseline(self, train: Sequence[Batch], validation: Sequence[Batch]) -> dict[str, float]:
@@ -258,7 +254,6 @@ class Head(abc.ABC):
         Returns:
             Some of the metrics; empty if no constant prediction makes sense.
         """
-        del train, validation
         return {}
 
     def probabilities(self, scores: jax.Array) -> jax.Array:
@@ -286,7 +281,6 @@ class Head(abc.ABC):
         Returns:
             The advice, for the error message.
         """
-        del folder
         return "use --task embeddings for a vector of each text"
 
 
@@ -320,7 +314,6 @@ class HeadModule(nnx.Module):
 
     def predictions(self, outputs: ModelOutput, batch: Batch) -> Predictions | None:
         """Returns the predictions for a batch, or None for heads without predictions."""
-        del outputs, batch
         return None
 
     def soft_weights(self, batch: Batch, valid: jax.Array) -> jax.Array:
@@ -335,7 +328,6 @@ class HeadModule(nnx.Module):
         Returns:
             float32, the shape of `scores` without its last axis.
         """
-        del valid
         return batch[self.weights].astype(jnp.float32)
 
 

@@ -39,7 +39,6 @@ class MultipleChoice(Classification):
 
     @classmethod
     def for_model(cls, model, num_labels):
-        del model, num_labels
         return cls()
 
     def build(self, key, config):
@@ -55,7 +54,7 @@ class MultipleChoice(Classification):
         return super().reads(rows, length)
 
     def choices(self, config):
-        del config
+        """Returns None: the number of choices depends on the row."""
 
     def metrics(self, result, data):
         return Head.metrics(self, result, data)

@@ -28,13 +28,10 @@ class Contrastive(Head):
         Radford et al., 2021 (https://arxiv.org/abs/2103.00020), section 2.3.
     """
 
+    name: ClassVar[str] = "contrastive"
     compares_rows: ClassVar[bool] = True
     function: ClassVar[Callable[..., LossSums]] = staticmethod(contrastive_loss)
     """The loss of the similarities of a batch."""
-
-    @property
-    def name(self) -> str:
-        return "contrastive"
 
     def probabilities(self, logits: jax.Array) -> jax.Array:
         """Returns the probability of each text for an image, if exactly one of them matches.
@@ -48,11 +45,9 @@ class Contrastive(Head):
         return jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
 
     def build(self, key, config):
-        del key, config
         return ContrastiveHead(self.function)
 
     def reads(self, rows, length):
-        del length
         return {"pair_weights": array(rows, dtype=jnp.float32)}
 
     def metrics(self, result, data):
@@ -88,11 +83,9 @@ class ContrastiveHead(HeadModule):
 
     def scores(self, outputs, key=None):
         """Returns the similarity of each text and each image, `[texts, images]`."""
-        del key
         return outputs.similarities
 
     def loss(self, outputs, batch, options, key):
-        del options, key
         return self.function(outputs.similarities, batch["pair_weights"])
 
     def predictions(self, outputs, batch):

@@ -105,11 +105,9 @@ class Classification(Head):
         return ClassificationHead(key, config, self)
 
     def reads(self, rows, length):
-        del length
         return {self.label: array(rows), f"{self.label}_weights": array(rows, dtype=jnp.float32)}
 
     def choices(self, config):
-        del config
         return self.num_labels
 
     def metrics(self, result, data):
@@ -152,7 +150,7 @@ class Regression(Classification):
         return super().reads(rows, length) | {self.label: array(rows, dtype=jnp.float32)}
 
     def choices(self, config):
-        del config
+        """Returns None: the scores are not over classes."""
 
     def metrics(self, result, data):
         predicted, references, weights, _ = result.predictions
@@ -188,7 +186,7 @@ class MultiLabel(Classification):
         return super().reads(rows, length) | {self.label: labels}
 
     def choices(self, config):
-        del config
+        """Returns None: the scores are not over classes."""
 
     def metrics(self, result, data):
         predicted, references, weights, _ = result.predictions
@@ -281,7 +279,6 @@ class RegressionHead(ClassificationHead):
         return super().scores(outputs, key)[:, 0]
 
     def loss(self, outputs, batch, options, key):
-        del options
         weights = batch[self.weights]
         scores = self.scores(outputs, key)
         numbers = batch[self.label]
@@ -300,7 +297,6 @@ class MultiLabelHead(ClassificationHead):
     """The layers of `ClassificationHead`; each output is the log-odds of its label."""
 
     def loss(self, outputs, batch, options, key):
-        del options
         weights = batch[self.weights]
         scores = self.scores(outputs, key)
         labels = batch[self.label]
@@ -324,6 +320,7 @@ class TokenClassification(Head):
     Reads "targets" and "weights" `[B, T]`; the weight is 0 except for the first piece of each word.
     """
 
+    name: ClassVar[str] = "tags"
     named_labels: ClassVar[bool] = True
     problem_type: ClassVar[str | None] = "single_label_classification"
     unit: ClassVar[Unit] = "token"
@@ -342,15 +339,10 @@ class TokenClassification(Head):
     def for_model(cls, model, num_labels):
         return cls() if num_labels is None else cls(num_labels)
 
-    @property
-    def name(self) -> str:
-        return "tags"
-
     def build(self, key, config):
         return TokenClassificationHead(key, config, self)
 
     def choices(self, config):
-        del config
         return self.num_labels
 
     def metrics(self, result, data):

@@ -147,10 +147,8 @@ def error_scores(predictions: Sequence[str], references: Sequence[str]) -> Score
     Words are separated by whitespace and compared unchanged. The rate may exceed 1 if predictions
     have many more words.
     """
-    pairs = [(p.split(), r.split()) for p, r in zip(predictions, references, strict=True)]
-    errors = sum(_edits(*pair) for pair in pairs)
-    words = sum(len(pair[1]) for pair in pairs)
-    return {"wer": errors / max(words, 1)}
+    words = ([text.split() for text in side] for side in (predictions, references))
+    return {"wer": _error_rate(*words)}
 
 
 def transcript_scores(predictions: Sequence[str], references: Sequence[str]) -> Scores:
@@ -160,10 +158,7 @@ def transcript_scores(predictions: Sequence[str], references: Sequence[str]) -> 
 
     d is the edit distance in characters, blanks included; for words see `error_scores`.
     """
-    pairs = list(zip(predictions, references, strict=True))
-    errors = sum(_edits(list(a), list(b)) for a, b in pairs)
-    characters = sum(len(reference) for _, reference in pairs)
-    return error_scores(predictions, references) | {"cer": errors / max(characters, 1)}
+    return error_scores(predictions, references) | {"cer": _error_rate(predictions, references)}
 
 
 def summary_scores(
@@ -218,8 +213,14 @@ def _matthews(references, predictions, weights) -> float:
         return metrics.matthews_corrcoef(references, predictions, sample_weight=weights)
 
 
+def _error_rate(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> float:
+    """Returns the edits of all texts, as sequences of words or characters, by those wanted."""
+    errors = sum(_edits(*pair) for pair in zip(predictions, references, strict=True))
+    return errors / max(sum(map(len, references)), 1)
+
+
 def _edits(words: Sequence[str], reference: Sequence[str]) -> int:
-    """Returns the word-level edit distance between two texts."""
+    """Returns the edit distance between two texts."""
     numbers = {word: number for number, word in enumerate({*words, *reference})}
     across = np.array([numbers[w] for w in reference], int)
     columns = np.arange(len(reference) + 1)

@@ -28,6 +28,7 @@ class MaskedPixels(Head):
         Xie et al., SimMIM, 2022 (https://arxiv.org/abs/2111.09886).
     """
 
+    name: ClassVar[str] = "masked_pixels"
     unit: ClassVar[Unit] = "patch"
     stride: int = 16
     """Height and width of the prediction per patch, which must be the patch size for a loss."""
@@ -35,10 +36,6 @@ class MaskedPixels(Head):
     def __post_init__(self):
         super().__post_init__()
         check_field(self, "stride", self.stride >= 1, "at least 1")
-
-    @property
-    def name(self) -> str:
-        return "masked_pixels"
 
     def build(self, key, config):
         return MaskedPixelsHead(key, config, self)
@@ -58,6 +55,7 @@ class VisualTokens(Head):
         Bao et al., BEiT, 2022 (https://arxiv.org/abs/2106.08254).
     """
 
+    name: ClassVar[str] = "visual_tokens"
     unit: ClassVar[Unit] = "patch"
     num_tokens: int = 8192
     """Vocabulary size of the image tokenizer."""
@@ -65,10 +63,6 @@ class VisualTokens(Head):
     def __post_init__(self):
         super().__post_init__()
         check_field(self, "num_tokens", self.num_tokens >= 1, "at least 1")
-
-    @property
-    def name(self) -> str:
-        return "visual_tokens"
 
     def build(self, key, config):
         return VisualTokensHead(key, config, self)
@@ -78,7 +72,6 @@ class VisualTokens(Head):
         return {"masked": masked, "visual_tokens": array(rows, length)}
 
     def choices(self, config):
-        del config
         return self.num_tokens
 
 
@@ -118,11 +111,9 @@ class MaskedPixelsHead(HeadModule):
 
     def scores(self, outputs, key=None):
         """Returns the pixels of each patch, `[B, patches, stride, stride, C]`, float32."""
-        del key
         return self.output(outputs.hidden[:, self.prefix :]).astype(jnp.float32)
 
     def loss(self, outputs, batch, options, key):
-        del options
         fits = self.patch_size == (self.stride, self.stride)
         check_argument("stride", self.stride, fits, f"{self.patch_size}, the size of a patch")
         pixels = target_pixels(batch["images"], self.patch_size)
@@ -146,7 +137,6 @@ class VisualTokensHead(HeadModule):
 
     def scores(self, outputs, key=None):
         """`[B, patches, num_tokens]`, float32."""
-        del key
         return self.output(self.norm(outputs.hidden[:, self.prefix :])).astype(jnp.float32)
 
     def loss(self, outputs, batch, options, key):

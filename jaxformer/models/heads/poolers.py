@@ -95,7 +95,6 @@ class FirstNorm(NormLayer):
 
     def __call__(self, hidden: jax.Array, real: jax.Array | None = None) -> jax.Array:
         """`[B, T, D] -> [B, D]`."""
-        del real
         assert_axes(hidden=(hidden, "B T D"))
         return super().__call__(hidden[:, 0])
 
@@ -125,7 +124,6 @@ class PrefixMean(NormLayer):
 
     def __call__(self, hidden: jax.Array, real: jax.Array | None = None) -> jax.Array:
         """`[B, T, D] -> [B, D]`."""
-        del real
         assert_axes(hidden=(hidden, "B T D"))
         return super().__call__(pool(hidden[:, : self.prefix], None, "mean"))
 
@@ -141,7 +139,6 @@ class FirstDense(Linear):
 
     def __call__(self, hidden: jax.Array, real: jax.Array | None = None) -> jax.Array:
         """`[B, T, D] -> [B, D]`."""
-        del real
         assert_axes(hidden=(hidden, "B T D"))
         return activation(self.activation)(super().__call__(hidden[:, 0]))
 

@@ -25,6 +25,7 @@ class Projection(Head):
         Radford et al., 2021 (https://arxiv.org/abs/2103.00020), section 2.3.
     """
 
+    name: ClassVar[str] = "projection"
     predicts: ClassVar[bool] = True
     width: int = 512
     """Width of the vector."""
@@ -36,10 +37,6 @@ class Projection(Head):
     def __post_init__(self):
         super().__post_init__()
         check_field(self, "width", self.width >= 1, "at least 1")
-
-    @property
-    def name(self) -> str:
-        return "projection"
 
     def build(self, key, config):
         return ProjectionHead(key, config, self)
@@ -63,7 +60,6 @@ class ProjectionHead(HeadModule):
 
     def scores(self, outputs, key=None):
         """`[B, width]`, float32."""
-        del key
         pooled = outputs.pooled
         if self.pooling == "last":
             pooled = pool(outputs.hidden, outputs.valid, "last")

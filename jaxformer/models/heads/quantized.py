@@ -34,6 +34,7 @@ class QuantizedFrames(Head):
         Baevski et al., wav2vec 2.0 (https://arxiv.org/abs/2006.11477), sections 2 and 3.2.
     """
 
+    name: ClassVar[str] = "quantized_frames"
     unit: ClassVar[Unit] = "frame"
 
     num_codebooks: int = 2
@@ -69,10 +70,6 @@ class QuantizedFrames(Head):
         divides = self.code_dim % self.num_codebooks == 0
         wanted = f"divisible by num_codebooks = {self.num_codebooks}"
         check_field(self, "code_dim", divides, wanted)
-
-    @property
-    def name(self) -> str:
-        return "quantized_frames"
 
     def temperature_at(self, step: jax.Array) -> jax.Array:
         r"""Returns the temperature of the Gumbel softmax after some updates.

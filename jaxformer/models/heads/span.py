@@ -28,6 +28,7 @@ class Span(Head):
         Devlin et al., BERT (https://arxiv.org/abs/1810.04805), sections 4.2 and 4.3.
     """
 
+    name: ClassVar[str] = "span"
     unit: ClassVar[Unit] = "span"
     predicts: ClassVar[bool] = True
     longest: int = 30
@@ -39,15 +40,10 @@ class Span(Head):
         super().__post_init__()
         check_field(self, "longest", self.longest >= 1, "at least 1")
 
-    @property
-    def name(self) -> str:
-        return "span"
-
     def build(self, key, config):
         return SpanHead(key, config, self)
 
     def reads(self, rows, length):
-        del length
         return {"span": array(rows, 2), "span_weights": array(rows, dtype=jnp.float32)}
 
     def metrics(self, result, data):
@@ -70,7 +66,6 @@ class SpanHead(HeadModule):
 
     def scores(self, outputs, key=None):
         """Returns `[B, 2, T]`; a large negative number at padding."""
-        del key
         hidden = outputs.hidden if self.dense is None else self.dense(outputs.hidden)
         logits_B2T = jnp.swapaxes(self.output(hidden).astype(jnp.float32), 1, 2)
         if outputs.valid is None:

@@ -40,6 +40,7 @@ class CTC(Head):
         Graves et al., 2006 (https://www.cs.toronto.edu/~graves/icml_2006.pdf).
     """
 
+    name: ClassVar[str] = "ctc"
     unit: ClassVar[Unit] = "transcript"
 
     vocab_size: int = 32
@@ -59,12 +60,7 @@ class CTC(Head):
 
     @classmethod
     def for_model(cls, model, num_labels):
-        del model
         return cls() if num_labels is None else cls(num_labels)
-
-    @property
-    def name(self) -> str:
-        return "ctc"
 
     def build(self, key, config):
         return CTCHead(key, config, self)
@@ -77,7 +73,6 @@ class CTC(Head):
         }
 
     def choices(self, config):
-        del config
         return self.vocab_size
 
     def products(self, config):
@@ -109,7 +104,6 @@ class CTCHead(HeadModule):
         return jnp.sum(counts * batch[self.weights])
 
     def loss(self, outputs, batch, options, key):
-        del options
         scores = self.scores(outputs, key)
         valid = _valid(outputs)
         labels, lengths = batch["transcript"], batch["transcript_length"]

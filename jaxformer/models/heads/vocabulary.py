@@ -46,7 +46,6 @@ class TokenHead(Head, abc.ABC):
         return config.vocab_size
 
     def metrics(self, result, data):
-        del data
         return {"perplexity": math.exp(min(result.loss, 700.0)), "accuracy": result.accuracy}
 
     def baseline(self, train, validation):
@@ -60,16 +59,13 @@ class LanguageModel(TokenHead):
     Reads "targets" and "weights" `[B, T]`.
     """
 
+    name: ClassVar[str] = "language_model"
     dense: Dense | None = None
     """A layer before the logits, which maps states to the width of the embeddings (BERT as a
     decoder), or None.
     """
     unread_bias: bool = False
     """Whether there is a second, unused bias, as in BERT checkpoints with an untied output."""
-
-    @property
-    def name(self) -> str:
-        return "language_model"
 
     def build(self, key, config: TextConfig):
         if self.dense is not None:
@@ -110,6 +106,7 @@ class MaskedLanguageModel(TokenHead):
         Devlin et al., BERT (https://arxiv.org/abs/1810.04805).
     """
 
+    name: ClassVar[str] = "masked_language_model"
     activation: str | None = None
     """The activation of the dense layer; None uses that of the feed-forward layers."""
     dense_bias: bool = True
@@ -123,10 +120,6 @@ class MaskedLanguageModel(TokenHead):
         super().__post_init__()
         if self.activation is not None:
             activation(self.activation)
-
-    @property
-    def name(self) -> str:
-        return "masked_language_model"
 
     def build(self, key, config: TextConfig):
         if self.dense:
@@ -182,7 +175,6 @@ class VocabularyHead(HeadModule):
         return outputs.hidden * jnp.asarray(self.scale, outputs.hidden.dtype)
 
     def scores(self, outputs, key=None):
-        del key
         logits = linear(self.features(outputs), *self.unembedding(outputs), dtype=jnp.float32)
         return logits if self.softcap is None else self.softcap * jnp.tanh(logits / self.softcap)
 
@@ -253,7 +245,6 @@ class MaskedHead(VocabularyHead):
 
     def soft_weights(self, batch, valid):
         """Returns 1 at every real token, masked or not, as in DistilBERT."""
-        del batch
         return valid
 
 

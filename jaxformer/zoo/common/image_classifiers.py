@@ -76,7 +76,6 @@ def _bind(
     classifier: ModelFormat,
 ) -> ModelFormat:
     """Returns the classifier's format if config.json names it or our model reads only images."""
-    del formats
     (architecture,) = classifier.architectures
     named = (hf_config.take("architectures", None) or [""])[0]
     one = named == architecture.name if config is None else isinstance(config, VisionConfig)
