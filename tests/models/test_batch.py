@@ -10,11 +10,6 @@ from jaxformer.models import AbstractModel
 ROWS, LENGTH = 16, 7
 
 
-def lengths_of(batch):
-    names = [name for name in ("inputs", "decoder_inputs") if name in batch]
-    return {name: batch[name].shape[1] for name in names} or {"inputs": 1}
-
-
 def losses(config, batch):
     abstract_model = AbstractModel(config.build)
     return jax.eval_shape(
@@ -25,7 +20,7 @@ def losses(config, batch):
 @each_family
 def test_the_arrays_are_those_of_a_real_batch(config):
     batch = batch_for(config, ROWS, LENGTH)
-    for name, shape in config.batch_spec(ROWS, lengths_of(batch)).items():
+    for name, shape in config.batch_spec(ROWS, config.batch_lengths(batch)).items():
         assert (name, shape.shape, shape.dtype) == (name, batch[name].shape, batch[name].dtype)
 
 
@@ -33,7 +28,7 @@ def test_the_arrays_are_those_of_a_real_batch(config):
 @each_family
 @pytest.mark.quick("decoder", "captions")
 def test_they_are_all_that_the_losses_need(config):
-    shapes = config.batch_spec(ROWS, lengths_of(batch_for(config, ROWS, LENGTH)))
+    shapes = config.batch_spec(ROWS, config.batch_lengths(batch_for(config, ROWS, LENGTH)))
     assert set(losses(config, shapes)) == {head.name for head in config.heads}
     for head in config.heads:
         for name in head.reads(ROWS, LENGTH):

@@ -6,7 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_models import batch_for, structure_of, tiny, tiny_encoder, tiny_encoder_decoder
+from tiny_models import (
+    batch_for,
+    random_parameters,
+    structure_of,
+    tiny,
+    tiny_encoder,
+    tiny_encoder_decoder,
+)
 from train_steps import program_of, stepped
 
 from jaxformer.errors import ConfigError
@@ -32,13 +39,8 @@ def config_with(experts=EXPERTS, **changes):
     return tiny(**({"feed_forward": experts, "vocab_size": 32} | SIZES | changes))
 
 
-def randomised(config, seed=0):
-    structure = structure_of(config)
-    random = np.random.default_rng(seed)
-    return structure, {
-        name: jnp.asarray(random.normal(0, 0.4, x.shape), jnp.float32)
-        for name, x in structure.shapes.items()
-    }
+def model_of(config):
+    return structure_of(config).module(random_parameters(config))
 
 
 def padded_batch(config, rows=8):
@@ -51,8 +53,7 @@ def padded_batch(config, rows=8):
 
 def test_losses_and_metrics_are_those_of_all_layers_without_padding():
     config = config_with()
-    structure, parameters = randomised(config)
-    model, batch = structure.module(parameters), padded_batch(config)
+    model, batch = model_of(config), padded_batch(config)
     (_, _), terms = jax.jit(collect_terms(model.loss))(batch)
     terms = with_products(terms)
     recorded = jax.jit(with_cache(model.outputs, "*.hook_router_logits"))
@@ -85,8 +86,7 @@ def test_losses_and_metrics_are_those_of_all_layers_without_padding():
 
 def test_the_loss_of_each_layer_is_that_of_switch_transformers():
     config = config_with(Experts(num=5, losses=(BalanceLoss(weight=0.3),)))
-    structure, parameters = randomised(config)
-    model, batch = structure.module(parameters), padded_batch(config)
+    model, batch = model_of(config), padded_batch(config)
     _, terms = jax.jit(collect_terms(model.loss))(batch)
     _, logits = jax.jit(with_cache(model.outputs, "*.hook_router_logits"))(batch)
     expected = 0
@@ -124,8 +124,7 @@ def test_a_step_on_a_mesh_is_that_of_one_device(sizes):
 @pytest.mark.parametrize("remat", ["dots", "full"])
 def test_scanned_and_rematerialised_layers_are_the_same(remat):
     plain = config_with()
-    _, parameters = randomised(plain)
-    batch = padded_batch(plain)
+    parameters, batch = random_parameters(plain), padded_batch(plain)
 
     def gradients(config):
         def total(parameters):
@@ -155,8 +154,7 @@ def test_scanned_and_rematerialised_layers_are_the_same(remat):
 @pytest.mark.first("experts1")
 def test_cached_steps_give_the_states_of_whole_rows(experts):
     config = config_with(experts)
-    structure, parameters = randomised(config)
-    model = structure.module(parameters)
+    model = model_of(config)
     tokens = jnp.asarray(np.random.default_rng(0).integers(0, 32, (3, 9)))
     whole, step = jax.jit(model.hidden)(tokens), jax.jit(model.step)
     cache = model.init_cache(CacheShape(3, 9, 5, "float32"))
@@ -170,8 +168,7 @@ def test_cached_steps_give_the_states_of_whole_rows(experts):
 @pytest.mark.more
 def test_a_capacity_drops_tokens_of_whole_rows_and_logs_their_share():
     config = config_with(replace(EXPERTS, capacity=0.6))
-    structure, parameters = randomised(config)
-    model, batch = structure.module(parameters), padded_batch(config)
+    model, batch = model_of(config), padded_batch(config)
     _, terms = jax.jit(collect_terms(model.loss))(batch)
     _, indices = jax.jit(with_cache(model.outputs, "*.hook_expert_indices"))(batch)
     real = batch["segments"] > 0
@@ -183,8 +180,7 @@ def test_a_capacity_drops_tokens_of_whole_rows_and_logs_their_share():
     np.testing.assert_allclose(found, np.mean(shares), rtol=1e-5)
     assert 0.2 < found < 0.8
     generous, free = (
-        structure_of(config_with(replace(EXPERTS, capacity=each))).module(parameters)
-        for each in (5.0, None)
+        model_of(config_with(replace(EXPERTS, capacity=each))) for each in (5.0, None)
     )
     loss = jax.jit(lambda model: model.loss(batch)[1]["language_model"].loss)
     np.testing.assert_array_equal(loss(generous), loss(free))

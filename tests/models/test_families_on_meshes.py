@@ -1,20 +1,13 @@
 """Every family on eight devices is what it is on one, and in parts what it is as a whole."""
 
-from dataclasses import replace
-from functools import lru_cache
-
 import chex
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from family_cases import assert_gradients_close, each_family
 from tiny_models import batch_for, random_parameters
+from train_steps import program_of, stepped
 
-from jaxformer.config import TrainConfig
-from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.optim import SGD, Constant
-from jaxformer.training.step import TrainProgram
 
 
 def divisible(config):
@@ -28,19 +21,6 @@ def divisible(config):
     return config.with_fields(**sizes, scan_layers=True)
 
 
-def started(program):
-    """The state of step 0 with every parameter random, biases and the scales of norms too."""
-
-    def blank(leaf):
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            return jax.random.key(0)
-        return jax.device_put(np.zeros(leaf.shape, leaf.dtype), leaf.sharding)
-
-    state = jax.tree.map(blank, program.state_shapes)
-    parameters = random_parameters(program.model)
-    return replace(state, params=jax.device_put(parameters, program.param_shardings))
-
-
 def uneven(config):
     """A batch whose first row weighs more than all others together, for every head."""
     batch = batch_for(config)
@@ -51,20 +31,16 @@ def uneven(config):
     return batch
 
 
-@lru_cache
 def loss_and_gradients(config, mesh, parts):
     """Of a step, whose gradients are read off a descent at a rate of one."""
     optimizer = SGD(
         schedule=Constant(learning_rate=1.0, warmup_steps=0), momentum=0.0, weight_decay=0.0
     )
-    train = TrainConfig(gradient_accumulation=parts, clip_norm=None)
-    program = TrainProgram(config, optimizer, train, make_mesh(MeshConfig(*mesh)))
-    batch = {k: jax.device_put(v, program.batch_sharding) for k, v in uneven(config).items()}
-    state, metrics = program.train_step(started(program), batch)
+    program = program_of(config, mesh, optimizer, gradient_accumulation=parts, clip_norm=None)
     before = random_parameters(config)
+    state, (metrics,) = stepped(program, uneven(config), before)
     gradients = {name: before[name] - np.asarray(x) for name, x in state.params.items()}
-    losses = {name: value for name, value in metrics.items() if name.endswith("loss")}
-    return jax.device_get(losses), gradients
+    return {name: metrics[name] for name in metrics if name.endswith("loss")}, gradients
 
 
 @pytest.mark.more

@@ -30,7 +30,6 @@ from jaxformer.models import (
     Span,
     TokenClassification,
 )
-from jaxformer.models.heads.base import pool
 from jaxformer.models.heads.span import best_spans
 from jaxformer.models.lora import AbstractLoraModel, LoRA
 from jaxformer.nn import VocabularyLogits
@@ -137,22 +136,6 @@ def test_a_span_never_ends_in_padding():
     assert padding.any()
     assert (scores[padding] <= -1e8).all()
     assert (np.abs(scores[~padding]) < 1e3).all()
-
-
-@pytest.mark.parametrize("pooling", ["first", "last", "mean"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_pooling(pooling, dtype):
-    hidden = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5, 4)), dtype)
-    valid = np.array([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1], [1, 1, 0, 0, 0]], bool)
-    choose = {"first": lambda x: x[0], "last": lambda x: x[-1], "mean": lambda x: x.mean(0)}
-    rows = [np.asarray(row, np.float64)[real] for row, real in zip(hidden, valid, strict=True)]
-    expected = np.stack([choose[pooling](row) for row in rows])
-    pooled = pool(hidden, jnp.asarray(valid), pooling)
-    assert pooled.dtype == dtype
-    tolerance = {"float32": 1e-6, "bfloat16": 2**-8}[dtype]
-    np.testing.assert_allclose(np.asarray(pooled, np.float64), expected, rtol=tolerance, atol=1e-6)
-    everything = pool(hidden, jnp.ones((3, 5), bool), pooling)
-    np.testing.assert_array_equal(pool(hidden, None, pooling), everything)
 
 
 @pytest.mark.more

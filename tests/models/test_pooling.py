@@ -18,12 +18,18 @@ ROWS = ("data", "fsdp")
 
 @pytest.mark.parametrize("valid", [None, PADDED], ids=["whole", "padded"])
 @pytest.mark.parametrize("pooling", ["first", "last", "mean"])
-def test_the_state_of_a_sequence(pooling, valid):
-    pooled = pool(jnp.asarray(HIDDEN), None if valid is None else jnp.asarray(valid), pooling)
-    for row, states in enumerate(HIDDEN):
+@pytest.mark.parametrize(("dtype", "rounding"), [("float32", 1e-6), ("bfloat16", 2**-8)])
+def test_the_state_of_a_sequence(dtype, rounding, pooling, valid):
+    hidden = jnp.asarray(HIDDEN, dtype)
+    pooled = pool(hidden, None if valid is None else jnp.asarray(valid), pooling)
+    assert pooled.dtype == dtype
+    for row, states in enumerate(np.asarray(hidden, np.float64)):
         real = states if valid is None else states[valid[row]]
         expected = {"first": real[0], "last": real[-1], "mean": real.mean(0)}[pooling]
-        np.testing.assert_allclose(pooled[row], expected, rtol=1e-6, atol=1e-6)
+        found = np.asarray(pooled[row], np.float64)
+        np.testing.assert_allclose(found, expected, rtol=rounding, atol=1e-6)
+    if valid is None:
+        np.testing.assert_array_equal(pool(hidden, jnp.ones((4, 6), bool), pooling), pooled)
 
 
 @pytest.mark.parametrize("valid", [None, PADDED], ids=["whole", "padded"])
