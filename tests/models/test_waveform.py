@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny_models import tiny_waveform
 
 from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.models import AbstractModel, Classification, Dense, QuantizedFrames, WaveformConfig
@@ -19,21 +20,10 @@ from jaxformer.nn.waveform import (
     SpanMasking,
 )
 
-FEATURES = ConvolutionalFeatures((12, 16, 20), (5, 3, 2), (3, 2, 1))
-BASE = WaveformConfig(
-    num_layers=2,
-    model_dim=24,
-    num_heads=4,
-    mlp_dim=32,
-    features=FEATURES,
-    position_convolution=PositionalConvolution(6, 3),
-    compute_dtype="float32",
-)
-LARGE = replace(
-    BASE,
-    features=replace(FEATURES, norm="each", bias=True),
-    residual=PreNorm(),
-    embeddings=Embeddings(),
+BASE = tiny_waveform()
+FEATURES = BASE.features
+LARGE = tiny_waveform(
+    features=replace(FEATURES, norm="each", bias=True), residual=PreNorm(), embeddings=Embeddings()
 )
 ADAPTED = replace(BASE, adapter=LengthAdapter(num_layers=2, width=10))
 each_config = pytest.mark.parametrize("config", [BASE, LARGE], ids=["base", "large"])
@@ -106,7 +96,7 @@ def test_an_adapter_is_its_formula(size, stride):
     adapter = LengthAdapter(1, size, stride)
     layer = FrameAdapter(jax.random.key(0), adapter, 4, std=0.1)
     x = np.random.default_rng(0).standard_normal((2, 7, 4)).astype(np.float32)
-    kernel, bias = (np.asarray(each[...]) for each in _kernel_and_bias(layer.convolutions[0]))
+    kernel, bias = (np.asarray(getattr(layer.convolutions[0], x)[...]) for x in ("kernel", "bias"))
     padded = np.pad(x, ((0, 0), (1, 1), (0, 0)))
     count = adapter.num_frames(7)
     at = [padded[:, t * stride : t * stride + size] for t in range(count)]
@@ -118,16 +108,11 @@ def test_an_adapter_is_its_formula(size, stride):
     assert valid.sum(axis=1).tolist() == [6 // stride + 1, 4 // stride + 1, 0]
 
 
-def _kernel_and_bias(linear):
-    return linear.kernel, linear.bias
-
-
 def test_an_adapter_is_for_transcripts_and_decoders():
     assert ADAPTED.output_width == 10
     assert ADAPTED.samples_per_frame == 4 * BASE.samples_per_frame
     assert replace(ADAPTED, heads=()).build(jax.random.key(0)).heads == {}
-    heads = [Classification(3), QuantizedFrames()]
-    for head in heads:
+    for head in (Classification(3), QuantizedFrames()):
         with pytest.raises(ConfigError, match=r"model\.heads.*CTC"):
             replace(ADAPTED, heads=(head,))
     with pytest.raises(ConfigError, match=r"adapter\.kernel_size = 4"):
@@ -163,7 +148,7 @@ def test_a_classifier_averages_the_layers_it_learns_to():
     model = replace(BASE, heads=(head,)).build(jax.random.key(0))
     batch = {"waveforms": waves(2, 90)}
     outputs = jax.jit(lambda batch: model.outputs(batch))(batch)
-    assert outputs.layers.shape == (3, 2, BASE.features.num_frames(90), 24)
+    assert outputs.layers.shape == (3, 2, FEATURES.num_frames(90), BASE.model_dim)
     own = model.heads["label"]
     own.layer_weights[...] = jnp.array([0.0, 0.0, 50.0])
     last = own.scores(outputs)
@@ -199,7 +184,7 @@ def test_a_row_needs_a_frame():
 def test_bad_settings_are_named():
     with pytest.raises(ConfigError, match=r"strides = .*3 numbers, as many as channels has"):
         ConvolutionalFeatures((12, 16, 20), (5, 3, 2), (3, 2))
-    with pytest.raises(ConfigError, match=r"model_dim = 24: .*divisible by.*groups = 16"):
+    with pytest.raises(ConfigError, match=r"model_dim = 20: .*divisible by.*groups = 16"):
         replace(BASE, position_convolution=PositionalConvolution())
 
 
@@ -207,8 +192,8 @@ def test_flops_count_the_convolutions():
     frames = {"inputs": 100}
     whole = BASE.flops(frames).products
     wider = replace(BASE, features=replace(FEATURES, channels=(12, 16, 40)))
-    # The last convolution reads two frames of 16 channels, and the projection gives 24.
-    assert wider.flops(frames).products - whole == 2 * (2 * 16 * 20 + 20 * 24)
+    # The last convolution reads two frames of 16 channels, and the projection gives 20.
+    assert wider.flops(frames).products - whole == 2 * (2 * 16 * 20 + 20 * 20)
 
 
 def test_the_flops_of_a_frame_are_those_of_the_convolutions_too():
