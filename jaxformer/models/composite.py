@@ -74,20 +74,7 @@ class CompositeConfig(ModelConfig):
         return tuple(dict.fromkeys((*self.encoder.input_fields, "vocab_size")))
 
     def with_fields(self, **changes: Any) -> "CompositeConfig":
-        """Returns a copy with some fields replaced.
-
-        `heads` belong to the decoder. All other fields, such as `compute_dtype`, `scan_layers` and
-        `interpolate_positions`, are set in both configurations that have such a field.
-
-        Args:
-            **changes: Field, or a path such as "self_attention.dropout" -> value.
-
-        Returns:
-            The copy.
-
-        Raises:
-            ConfigError: There is no such field, or the value is invalid.
-        """
+        """Returns a copy with fields replaced in parts that have them; `heads` in the decoder."""
         parts = self.parts | {name: changes.pop(name) for name in self.parts if name in changes}
         return replace(self, **with_shared_fields(parts, changes))
 

@@ -74,20 +74,7 @@ class DualEncoderConfig(ModelConfig):
         return *self.text.stacks, *self.image.stacks
 
     def with_fields(self, **changes: Any) -> Self:
-        """Returns a copy with some fields replaced.
-
-        Fields of this class are set directly; all others, such as `compute_dtype` and
-        `scan_layers`, in each model that has them.
-
-        Args:
-            **changes: Field, or a path such as "self_attention.dropout" -> value.
-
-        Returns:
-            The copy.
-
-        Raises:
-            ConfigError: There is no such field, or the value is invalid.
-        """
+        """Returns a copy with own fields replaced, and others in each model that has them."""
         names = {each.name for each in fields(self)}
         own = {name: changes.pop(name) for name in names if name in changes}
         return replace(self, **(with_shared_fields(self.parts, changes) | own))
