@@ -51,8 +51,7 @@ class Contrastive(Head):
         return {"pair_weights": array(rows, dtype=jnp.float32)}
 
     def metrics(self, result, data):
-        predicted, references, weights, _ = result.predictions
-        return metrics.retrieval_scores(predicted, references, weights)
+        return metrics.retrieval_scores(*result.predictions[:3])
 
 
 @dataclass(frozen=True)

@@ -111,8 +111,7 @@ class Classification(Head):
         return self.num_labels
 
     def metrics(self, result, data):
-        predicted, references, weights, _ = result.predictions
-        return metrics.classification_scores(predicted, references, weights, self.num_labels)
+        return metrics.classification_scores(*result.predictions[:3], self.num_labels)
 
     def baseline(self, train, validation):
         return metrics.most_frequent(train, validation, self.label, f"{self.label}_weights")
@@ -153,8 +152,7 @@ class Regression(Classification):
         """Returns None: the scores are not over classes."""
 
     def metrics(self, result, data):
-        predicted, references, weights, _ = result.predictions
-        scores = metrics.regression_scores(predicted, references, weights)
+        scores = metrics.regression_scores(*result.predictions[:3])
         return {"squared_error": result.loss, **scores}
 
     def baseline(self, train, validation):
@@ -189,9 +187,8 @@ class MultiLabel(Classification):
         """Returns None: the scores are not over classes."""
 
     def metrics(self, result, data):
-        predicted, references, weights, _ = result.predictions
         labels = data.labels or tuple(map(str, range(self.num_labels)))
-        return metrics.multi_label_scores(predicted, references, weights, labels)
+        return metrics.multi_label_scores(*result.predictions[:3], labels)
 
     def baseline(self, train, validation):
         """Computes the loss of predicting the label frequencies."""
@@ -346,9 +343,8 @@ class TokenClassification(Head):
         return self.num_labels
 
     def metrics(self, result, data):
-        predicted, references, weights, _ = result.predictions
         tags = data.labels or tuple(map(str, range(self.num_labels)))
-        return metrics.tag_scores(predicted, references, weights, tags)
+        return metrics.tag_scores(*result.predictions[:3], tags)
 
     def baseline(self, train, validation):
         return metrics.most_frequent(train, validation, "targets", "weights")
