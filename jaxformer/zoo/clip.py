@@ -1,6 +1,7 @@
 """CLIP: a causal text tower and a vision tower, whose vectors are compared."""
 
 from dataclasses import replace
+from functools import partial
 
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
@@ -81,34 +82,24 @@ def clip(text: DecoderConfig, image: VisionConfig, width: int) -> DualEncoderCon
     )
 
 
-_BASE_TEXT = clip_text(12, 512, 8)
+_TEXT = clip_text(12, 512, 8)
 _SOURCE = f"Radford et al., 2021, https://arxiv.org/abs/2103.00020, counted in {COUNTS}"
 
+_system = partial(System, source=_SOURCE)
+
 SYSTEMS = (
-    System(
-        "clip-vit-base-patch32",
-        clip(_BASE_TEXT, clip_vision(12, 768, 12, 32), 512),
-        "151.28M",
-        _SOURCE,
-    ),
-    System(
-        "clip-vit-base-patch16",
-        clip(_BASE_TEXT, clip_vision(12, 768, 12, 16), 512),
-        "149.62M",
-        _SOURCE,
-    ),
-    System(
+    _system("clip-vit-base-patch32", clip(_TEXT, clip_vision(12, 768, 12, 32), 512), "151.28M"),
+    _system("clip-vit-base-patch16", clip(_TEXT, clip_vision(12, 768, 12, 16), 512), "149.62M"),
+    _system(
         "clip-vit-large-patch14",
         clip(clip_text(12, 768, 12), clip_vision(24, 1024, 16, 14), 768),
         "427.62M",
-        _SOURCE,
     ),
-    System("clip-vit-base-patch32-text", _BASE_TEXT, "63.43M", _SOURCE),
-    System(
+    _system("clip-vit-base-patch32-text", _TEXT, "63.43M"),
+    _system(
         "clip-vit-base-patch32-vision",
         clip_vision(12, 768, 12, 32, heads=(Projection(512),)),
         "87.85M",
-        _SOURCE,
     ),
 )
 

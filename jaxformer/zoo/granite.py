@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from jaxformer.hub.fields import Activation, Computed, Number, Value
+from jaxformer.hub.fields import Computed, Number, Value
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.rope import Rope
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import DotProductAttention, PreNorm, TokenEmbeddings, VocabularyLogits
 from jaxformer.zoo.common.decoders import CLASSIFIERS
-from jaxformer.zoo.common.llama_like import BIASES, FIELDS, llama, llama_format
+from jaxformer.zoo.common.llama_like import BIASES, USUAL_FIELDS, llama, llama_format
 from jaxformer.zoo.system import System
 
 
@@ -46,9 +45,7 @@ def _write_logit_scale(config: DecoderConfig) -> dict[str, Any]:
 
 
 _FIELDS = (
-    *FIELDS,
-    Rope(),
-    Activation(default="silu"),
+    *USUAL_FIELDS,
     BIASES,
     Value("feed_forward.bias", "mlp_bias", False),
     Number("embeddings.scale", "embedding_multiplier", 1.0),

@@ -3,15 +3,15 @@
 from jaxformer.functional.norms import RMSNorm
 from jaxformer.functional.positions.rope_scaling import Llama3Scaling
 from jaxformer.functional.positions.schemes import RoPE
-from jaxformer.hub.fields import Activation, Value
+from jaxformer.hub.fields import Value
 from jaxformer.hub.flax_format import Difference, FlaxFormat
-from jaxformer.hub.rope import Rope
+from jaxformer.models import DecoderConfig
 from jaxformer.zoo.common.llama_like import (
     BIASES,
     DEFAULTS,
-    FIELDS,
     OLD_PREFIX,
     UNTIED,
+    USUAL_FIELDS,
     WINDOW,
     llama,
     llama_format,
@@ -28,45 +28,25 @@ _LLAMA2 = "Touvron et al., 2023, https://arxiv.org/abs/2307.09288"
 _LLAMA3 = "Llama Team, 2024, table 3, https://arxiv.org/abs/2407.21783"
 _LLAMA32 = "Meta, 2024, the model card of Llama 3.2"
 
+
+def _llama(name: str, config: DecoderConfig, published: str, source: str) -> System:
+    """A size that configs/llama.py trains under its whole name."""
+    return System(name, config, published, source, f"llama.py:{name}")
+
+
 SYSTEMS = (
-    System("llama-7b", llama(32, 4096, 32, 11008, **_ONE), "6.7B", _LLAMA1, "llama.py:llama-7b"),
-    System("llama-13b", llama(40, 5120, 40, 13824, **_ONE), "13.0B", _LLAMA1, "llama.py:llama-13b"),
-    System("llama-33b", llama(60, 6656, 52, 17920, **_ONE), "32.5B", _LLAMA1, "llama.py:llama-33b"),
-    System("llama-65b", llama(80, 8192, 64, 22016, **_ONE), "65.2B", _LLAMA1, "llama.py:llama-65b"),
-    System("llama2-7b", llama(32, 4096, 32, 11008), "7B", _LLAMA2, "llama.py:llama2-7b"),
-    System("llama2-13b", llama(40, 5120, 40, 13824), "13B", _LLAMA2, "llama.py:llama2-13b"),
-    System(
-        "llama2-70b",
-        llama(80, 8192, 64, 28672, num_kv_heads=8),
-        "70B",
-        _LLAMA2,
-        "llama.py:llama2-70b",
-    ),
-    System("llama3-8b", llama(32, 4096, 32, 14336, **_THREE), "8B", _LLAMA3, "llama.py:llama3-8b"),
-    System(
-        "llama3-70b", llama(80, 8192, 64, 28672, **_THREE), "70B", _LLAMA3, "llama.py:llama3-70b"
-    ),
-    System(
-        "llama3-405b",
-        llama(126, 16384, 128, 53248, **_THREE),
-        "405B",
-        _LLAMA3,
-        "llama.py:llama3-405b",
-    ),
-    System(
-        "llama3.2-1b",
-        llama(16, 2048, 32, 8192, **_SMALL),
-        "1.23B",
-        _LLAMA32,
-        "llama.py:llama3.2-1b",
-    ),
-    System(
-        "llama3.2-3b",
-        llama(28, 3072, 24, 8192, **_SMALL),
-        "3.21B",
-        _LLAMA32,
-        "llama.py:llama3.2-3b",
-    ),
+    _llama("llama-7b", llama(32, 4096, 32, 11008, **_ONE), "6.7B", _LLAMA1),
+    _llama("llama-13b", llama(40, 5120, 40, 13824, **_ONE), "13.0B", _LLAMA1),
+    _llama("llama-33b", llama(60, 6656, 52, 17920, **_ONE), "32.5B", _LLAMA1),
+    _llama("llama-65b", llama(80, 8192, 64, 22016, **_ONE), "65.2B", _LLAMA1),
+    _llama("llama2-7b", llama(32, 4096, 32, 11008), "7B", _LLAMA2),
+    _llama("llama2-13b", llama(40, 5120, 40, 13824), "13B", _LLAMA2),
+    _llama("llama2-70b", llama(80, 8192, 64, 28672, num_kv_heads=8), "70B", _LLAMA2),
+    _llama("llama3-8b", llama(32, 4096, 32, 14336, **_THREE), "8B", _LLAMA3),
+    _llama("llama3-70b", llama(80, 8192, 64, 28672, **_THREE), "70B", _LLAMA3),
+    _llama("llama3-405b", llama(126, 16384, 128, 53248, **_THREE), "405B", _LLAMA3),
+    _llama("llama3.2-1b", llama(16, 2048, 32, 8192, **_SMALL), "1.23B", _LLAMA32),
+    _llama("llama3.2-3b", llama(28, 3072, 24, 8192, **_SMALL), "3.21B", _LLAMA32),
     System(
         "mistral-7b",
         llama(32, 4096, 32, 14336, num_kv_heads=8, windows=(4096,)),
@@ -80,13 +60,7 @@ FORMATS = (
     llama_format(
         "llama",
         "Llama",
-        (
-            *FIELDS,
-            Rope(),
-            Activation(default="silu"),
-            Value("feed_forward.bias", "mlp_bias", False),
-            BIASES,
-        ),
+        (*USUAL_FIELDS, Value("feed_forward.bias", "mlp_bias", False), BIASES),
         prefixes=OLD_PREFIX,
         flax=FlaxFormat(
             norm="weight",
@@ -97,7 +71,7 @@ FORMATS = (
     llama_format(
         "mistral",
         "Mistral",
-        (*FIELDS, Rope(), Activation(default="silu"), WINDOW),
+        (*USUAL_FIELDS, WINDOW),
         {
             **DEFAULTS,
             "intermediate_size": 14336,

@@ -6,8 +6,7 @@ from functools import partial
 from jaxformer.functional.experts.losses import BalanceLoss, ZLoss
 from jaxformer.functional.experts.routing import SoftmaxTopK
 from jaxformer.functional.norms import RMSNorm
-from jaxformer.hub.fields import Activation, Expect
-from jaxformer.hub.rope import Rope
+from jaxformer.hub.fields import Expect
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.nn import DotProductAttention
 from jaxformer.nn.experts import Experts
@@ -17,9 +16,9 @@ from jaxformer.zoo.common.experts import MLP, RENORMALIZE, expert_fields, expert
 from jaxformer.zoo.common.llama_like import (
     BIASES,
     DEFAULTS,
-    FIELDS,
     NAMES,
     QUERY_KEY_NORM,
+    USUAL_FIELDS,
     llama,
     llama_format,
 )
@@ -57,10 +56,8 @@ FORMATS = (
         "olmoe",
         "Olmoe",
         (
-            *FIELDS,
+            *USUAL_FIELDS,
             QUERY_KEY_NORM,
-            Rope(),
-            Activation(default="silu"),
             BIASES,
             *expert_fields("num_experts"),
             RENORMALIZE,

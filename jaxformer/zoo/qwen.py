@@ -6,21 +6,19 @@ from typing import Any
 from jaxformer.hub.fields import (
     FULL,
     SLIDING,
-    Activation,
     Computed,
     read_windows,
     write_windows,
 )
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.rope import Rope
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import DotProductAttention
 from jaxformer.zoo.common.llama_like import (
     BIASES,
     DEFAULTS,
-    FIELDS,
     OLD_PREFIX,
     QUERY_KEY_NORM,
+    USUAL_FIELDS,
     llama,
     llama_format,
     used_window,
@@ -45,9 +43,7 @@ def _write_windows(config: DecoderConfig) -> dict[str, Any]:
 
 
 _FIELDS = (
-    *FIELDS,
-    Rope(),
-    Activation(default="silu"),
+    *USUAL_FIELDS,
     Computed(_read_windows, _write_windows),
 )
 _DEFAULTS = {

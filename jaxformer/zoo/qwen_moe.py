@@ -12,7 +12,6 @@ from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.fields import (
     FULL,
     SLIDING,
-    Activation,
     Computed,
     Number,
     Value,
@@ -20,7 +19,6 @@ from jaxformer.hub.fields import (
     write_windows,
 )
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import DotProductAttention
@@ -35,10 +33,10 @@ from jaxformer.zoo.common.experts import (
 from jaxformer.zoo.common.llama_like import (
     BIASES,
     DEFAULTS,
-    FIELDS,
     NAMES,
     OLD_PREFIX,
     QUERY_KEY_NORM,
+    USUAL_FIELDS,
     llama,
     llama_format,
     used_window,
@@ -203,9 +201,7 @@ FORMATS = (
         "qwen2_moe",
         "Qwen2Moe",
         (
-            *FIELDS,
-            Rope(),
-            Activation(default="silu"),
+            *USUAL_FIELDS,
             Value("self_attention.bias", "qkv_bias", True),
             Computed(_read_windows, _write_windows),
             *expert_fields("num_experts"),
@@ -231,10 +227,8 @@ FORMATS = (
         "qwen3_moe",
         "Qwen3Moe",
         (
-            *FIELDS,
+            *USUAL_FIELDS,
             QUERY_KEY_NORM,
-            Rope(),
-            Activation(default="silu"),
             BIASES,
             Computed(_read_window, _write_window),
             *expert_fields("num_experts"),

@@ -8,6 +8,7 @@ from jaxformer.functional.positions.schemes import RoPE
 from jaxformer.hub.fields import (
     FULL,
     SLIDING,
+    Activation,
     Computed,
     Field,
     NormEps,
@@ -19,6 +20,7 @@ from jaxformer.hub.fields import (
 )
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
+from jaxformer.hub.rope import Rope
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.zoo.common.basics import NUMBERS, projections, sized, their_sizes
@@ -55,6 +57,8 @@ FIELDS = (
     Number("self_attention.dropout", "attention_dropout", 0.0),
 )
 """The fields of config.json that all relatives have."""
+USUAL_FIELDS = (*FIELDS, Rope(), Activation(default="silu"))
+"""The fields of relatives with the positions and the activation of Llama."""
 BIASES = Value("self_attention.bias", "attention_bias", False, also=("self_attention.output_bias",))
 """The flag for the biases of attention."""
 WINDOW = Computed(
