@@ -19,13 +19,7 @@ from jaxformer.models.flops import TokenFlops, attention_flops, block_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.model import Model, TransformerModelConfig, check_no_windows
 from jaxformer.models.states import with_layers
-from jaxformer.nn import (
-    MLP,
-    DotProductAttention,
-    FeedForwardConfig,
-    Linear,
-    SelfAttentionConfig,
-)
+from jaxformer.nn import MLP, DotProductAttention, FeedForwardConfig, Linear, SelfAttentionConfig
 from jaxformer.nn.config import SIZE
 from jaxformer.nn.layers import normal
 

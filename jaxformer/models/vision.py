@@ -29,13 +29,7 @@ from jaxformer.models.heads.labels import Classification
 from jaxformer.models.heads.poolers import Pooler, build_pooler
 from jaxformer.models.model import Model, TransformerModelConfig, check_no_windows
 from jaxformer.models.parameters import AbstractModel, stack_path
-from jaxformer.nn import (
-    MLP,
-    DotProductAttention,
-    FeedForwardConfig,
-    Linear,
-    SelfAttentionConfig,
-)
+from jaxformer.nn import MLP, DotProductAttention, FeedForwardConfig, Linear, SelfAttentionConfig
 from jaxformer.nn.config import SIZE
 from jaxformer.nn.layers import normal, parameter
 

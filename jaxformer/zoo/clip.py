@@ -11,13 +11,7 @@ from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks.classes import EndTokenTask, ImageEmbeddingTask, Task, TextEmbeddingTask
 from jaxformer.hub.tasks.dual_encoders import ContrastiveTask
 from jaxformer.hub.weights.weight_map import WeightMap
-from jaxformer.models import (
-    DecoderConfig,
-    DualEncoderConfig,
-    NormPooler,
-    Projection,
-    VisionConfig,
-)
+from jaxformer.models import DecoderConfig, DualEncoderConfig, NormPooler, Projection, VisionConfig
 from jaxformer.nn import MLP, Embeddings, PreNorm
 from jaxformer.zoo.common.basics import their_sizes
 from jaxformer.zoo.common.clip_like import (

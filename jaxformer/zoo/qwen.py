@@ -3,13 +3,7 @@
 from functools import partial
 from typing import Any
 
-from jaxformer.hub.fields import (
-    FULL,
-    SLIDING,
-    Computed,
-    read_windows,
-    write_windows,
-)
+from jaxformer.hub.fields import FULL, SLIDING, Computed, read_windows, write_windows
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import DotProductAttention

@@ -9,27 +9,13 @@ from jaxformer.functional.experts.losses import BalanceLoss
 from jaxformer.functional.experts.routing import SoftmaxTopK
 from jaxformer.functional.norms import RMSNorm
 from jaxformer.functional.positions.schemes import RoPE
-from jaxformer.hub.fields import (
-    FULL,
-    SLIDING,
-    Computed,
-    Number,
-    Value,
-    read_windows,
-    write_windows,
-)
+from jaxformer.hub.fields import FULL, SLIDING, Computed, Number, Value, read_windows, write_windows
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import DotProductAttention
 from jaxformer.nn.experts import Experts, SharedExpert
-from jaxformer.zoo.common.experts import (
-    MLP,
-    RENORMALIZE,
-    dense_names,
-    expert_fields,
-    expert_names,
-)
+from jaxformer.zoo.common.experts import MLP, RENORMALIZE, dense_names, expert_fields, expert_names
 from jaxformer.zoo.common.llama_like import (
     BIASES,
     DEFAULTS,

@@ -20,12 +20,7 @@ from jaxformer.hub.tasks.classes import Task, UnshiftedCausalLMTask
 from jaxformer.hub.tasks.speech import ClipClassificationTask, TranscriptTask
 from jaxformer.hub.weights.layouts import Taps
 from jaxformer.hub.weights.weight_map import WeightMap, block
-from jaxformer.models import (
-    CompositeConfig,
-    DecoderConfig,
-    LanguageModel,
-    SpectrogramConfig,
-)
+from jaxformer.models import CompositeConfig, DecoderConfig, LanguageModel, SpectrogramConfig
 from jaxformer.nn import (
     MLP,
     DotProductAttention,

@@ -16,15 +16,8 @@ from jaxformer.checks import check_types
 from jaxformer.data import Mixture, TextFiles
 from jaxformer.data.text.files import Files
 from jaxformer.errors import ConfigError
-from jaxformer.functional import (
-    NoPosition,
-    Position,
-    RoPE,
-)
-from jaxformer.models import (
-    LanguageModel,
-    NormPooler,
-)
+from jaxformer.functional import NoPosition, Position, RoPE
+from jaxformer.models import LanguageModel, NormPooler
 from jaxformer.nn import MLP
 
 

@@ -7,13 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from family_cases import assert_gradients_close, each_family, size_of_gradient
-from tiny_models import (
-    batch_for,
-    loss_and_gradients_of,
-    random_parameters,
-    scores_of,
-    structure_of,
-)
+from tiny_models import batch_for, loss_and_gradients_of, random_parameters, scores_of, structure_of
 
 from jaxformer.distributed.sharding import RULES
 

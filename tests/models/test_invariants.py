@@ -22,14 +22,7 @@ from tiny_models import (
     tokens,
 )
 
-from jaxformer.functional import (
-    ALiBi,
-    KeyPadding,
-    NoPosition,
-    RoPE,
-    T5Bias,
-    assert_shift_invariant,
-)
+from jaxformer.functional import ALiBi, KeyPadding, NoPosition, RoPE, T5Bias, assert_shift_invariant
 from jaxformer.functional.positions import rope
 from jaxformer.nn import Attention
 
