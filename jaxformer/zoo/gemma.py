@@ -30,7 +30,7 @@ from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import DecoderConfig, EncoderConfig
 from jaxformer.nn import MLP, SandwichNorm, TokenEmbeddings
 from jaxformer.zoo.common.basics import their_sizes
-from jaxformer.zoo.common.encoders import standalone_encoder
+from jaxformer.zoo.common.encoders import of_family
 from jaxformer.zoo.common.llama_like import (
     BIASES,
     DEFAULTS,
@@ -116,7 +116,7 @@ _BASES = {FULL: ("rope_theta", 1_000_000.0), SLIDING: ("rope_local_base_freq", 1
 
 def _third(encoder: bool, **fields: Any) -> DecoderConfig | EncoderConfig:
     config = gemma2(**fields)
-    return standalone_encoder(config) if encoder else config
+    return of_family(EncoderConfig, config) if encoder else config
 
 
 def _read_third(hf_config: HFConfig) -> dict[str, Any]:

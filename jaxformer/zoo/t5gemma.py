@@ -39,7 +39,7 @@ from jaxformer.nn import (
     VocabularyLogits,
 )
 from jaxformer.zoo.common.basics import projections
-from jaxformer.zoo.common.encoders import standalone_encoder
+from jaxformer.zoo.common.encoders import of_family
 from jaxformer.zoo.common.llama_like import names
 from jaxformer.zoo.gemma import (
     CAPS,
@@ -54,7 +54,7 @@ from jaxformer.zoo.system import System
 
 def _encoder(**fields: Any) -> EncoderConfig:
     """Returns the encoder: Gemma 2 with bidirectional attention."""
-    return standalone_encoder(gemma2(**fields))
+    return of_family(EncoderConfig, gemma2(**fields))
 
 
 _decoder = partial(gemma2, cross_attention=DotProductCrossAttention())

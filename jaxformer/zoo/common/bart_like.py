@@ -1,7 +1,7 @@
 """What BART and its relatives share."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -41,9 +41,9 @@ from jaxformer.nn import (
     UnusedCrossAttention,
     VocabularyLogits,
 )
-from jaxformer.nn.config import TextConfig
 from jaxformer.zoo.common.basics import embedding_scale, projections, sized
 from jaxformer.zoo.common.cross_attention import keeps_cross_attention
+from jaxformer.zoo.common.encoders import of_family
 
 
 def bart(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> EncoderDecoderConfig:
@@ -133,12 +133,16 @@ def _build(
     config = make(**values).with_fields(**{"embeddings.scale": embedding_scale})
     if not decoder_only:
         return config
-    shared = {field.name: getattr(config, field.name) for field in fields(TextConfig)}
-    shared |= {name: getattr(config, name) for name in ("self_attention", "feed_forward")}
-    own = {"num_layers": config.decoder_layers, "position": config.decoder_position}
-    own |= {"embeddings": config.decoder.embeddings, "block": UnusedCrossAttention()}
-    own |= {"logits": replace(config.logits, bias=False)}
-    return DecoderConfig(**(shared | own))
+    return of_family(
+        DecoderConfig,
+        config,
+        num_layers=config.decoder_layers,
+        position=config.decoder_position,
+        embeddings=config.decoder.embeddings,
+        block=UnusedCrossAttention(),
+        cross_attention=None,
+        logits=replace(config.logits, bias=False),
+    )
 
 
 def config_map(make: Callable[..., EncoderDecoderConfig], *own: Field) -> ConfigMap:

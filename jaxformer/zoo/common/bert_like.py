@@ -1,6 +1,5 @@
 """What BERT and its relatives share."""
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -49,6 +48,7 @@ from jaxformer.nn.block import BlockConfig
 from jaxformer.nn.config import TokenEmbeddings, TransformerConfig
 from jaxformer.zoo.common.basics import BASE_SIZES, NUMBERS, projections, sized
 from jaxformer.zoo.common.cross_attention import KEPT_CROSS_ATTENTION, keeps_cross_attention
+from jaxformer.zoo.common.encoders import of_family
 
 
 def bert(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> EncoderConfig:
@@ -68,16 +68,11 @@ def encoder_or_decoder(
 ) -> EncoderConfig | DecoderConfig:
     """Returns BERT's architecture; in a decoder, each token sees only those before it."""
     config = bert(**fields)
-    if not is_decoder:
-        if block is not None:
-            raise ConfigError("add_cross_attention = True: must be false where is_decoder is")
-        return config
-    own = {field.name for field in dataclasses.fields(config)} - {"heads"}
-    shared = [field.name for field in dataclasses.fields(DecoderConfig) if field.name in own]
-    values = {name: getattr(config, name) for name in shared}
+    if is_decoder:
+        return of_family(DecoderConfig, config, block=config.block if block is None else block)
     if block is not None:
-        values["block"] = block
-    return DecoderConfig(**values, heads=())
+        raise ConfigError("add_cross_attention = True: must be false where is_decoder is")
+    return config
 
 
 ENCODER = Expect("is_decoder", False)

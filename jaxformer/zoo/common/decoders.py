@@ -15,7 +15,7 @@ from jaxformer.hub.tasks.classes import (
 from jaxformer.hub.weights.weight_map import block
 from jaxformer.models import EncoderConfig
 from jaxformer.nn.config import TextConfig
-from jaxformer.zoo.common.encoders import standalone_encoder
+from jaxformer.zoo.common.encoders import of_family
 
 _TASKS = {
     "ForCausalLM": CausalLMTask(),
@@ -68,7 +68,7 @@ class DecoderMap(ConfigMap):
         if hf_config.take("is_causal", True):
             return config
         # A window has equally many tokens on either side.
-        return standalone_encoder(_with_windows(config, 1))
+        return of_family(EncoderConfig, _with_windows(config, 1))
 
     def write(self, config):
         if not isinstance(config, EncoderConfig):

@@ -1,14 +1,13 @@
-"""Encoders that are described as a part or a variant of another model."""
+"""Models of one family that are described as a part or a variant of another."""
 
 from dataclasses import fields
+from typing import Any
 
-from jaxformer.models import EncoderConfig
-from jaxformer.models.model import TransformerModelConfig
 from jaxformer.nn.config import TextConfig
 
 
-def standalone_encoder(config: TextConfig) -> EncoderConfig:
-    """Returns the encoder with the layers of another text model, without heads."""
-    names = {f.name for kind in (TextConfig, TransformerModelConfig) for f in fields(kind)}
-    shared = {name: getattr(config, name) for name in names - {"heads"}}
-    return EncoderConfig(**shared, heads=())
+def of_family(kind: type[TextConfig], config: TextConfig, **changes: Any) -> Any:
+    """Returns the model of type `kind` with the layers of another text model, without heads."""
+    names = {each.name for each in fields(kind)} & {each.name for each in fields(config)}
+    shared = {name: getattr(config, name) for name in names}
+    return kind(**(shared | changes | {"heads": ()}))

@@ -36,7 +36,7 @@ from jaxformer.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.models.model import TransformerModelConfig
 from jaxformer.nn import MLP, DotProductAttention, VocabularyLogits
 from jaxformer.zoo.common.basics import projections, sized
-from jaxformer.zoo.common.encoders import standalone_encoder
+from jaxformer.zoo.common.encoders import of_family
 
 
 def t5(
@@ -80,7 +80,7 @@ def _read_encoder_only(hf_config: HFConfig) -> dict[str, Any]:
 
 def _build(encoder_only: bool, **values: Any) -> EncoderDecoderConfig | EncoderConfig:
     config = t5(**values)
-    return standalone_encoder(config) if encoder_only else config
+    return of_family(EncoderConfig, config) if encoder_only else config
 
 
 def _read_decoder_layers(hf_config: HFConfig) -> dict[str, Any]:
