@@ -25,10 +25,19 @@ from jaxformer.functional import (
     LongRoPE,
     NoPosition,
     RoPE,
+    SigmoidTopK,
     Sinusoidal,
+    TopKSoftmax,
     YaRN,
 )
-from jaxformer.nn import LatentAttention, Parallel, PostNorm, SandwichNorm
+from jaxformer.nn import (
+    Experts,
+    LatentAttention,
+    Parallel,
+    PostNorm,
+    SandwichNorm,
+    SharedExpert,
+)
 from jaxformer.nn.cache import CacheShape
 
 LENGTHS = np.array([8, 5, 3])
@@ -102,7 +111,7 @@ def test_every_scaling(scaling):
     check(tiny(position=RoPE(theta=100.0, scaling=scaling)))
 
 
-@pytest.mark.first("changes1")
+@pytest.mark.first("changes1", "changes12")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -125,9 +134,18 @@ def test_every_scaling(scaling):
             "num_kv_heads": None,
             "windows": (None, 2),
         },
+        {"feed_forward": Experts(num=5, per_token=2)},
+        {
+            "feed_forward": Experts(
+                num=6, per_token=2, router=SigmoidTopK(groups=3, kept_groups=2), dim=10
+            )
+        },
+        {"feed_forward": Experts(num=4, per_token=3, router=TopKSoftmax(), bias=True)},
+        {"feed_forward": Experts(num=4, per_token=1, shared=SharedExpert(dim=14, gated=True))},
+        {"head_dim": 6, "value_dim": 10, "windows": (3, None)},
     ],
 )
-@pytest.mark.quick("changes1", "changes4", "changes10")
+@pytest.mark.quick("changes1", "changes4", "changes1[0-4]")
 def test_every_arrangement(changes):
     check(tiny(**changes))
 

@@ -19,7 +19,6 @@ from train_steps import program_of, stepped
 from jaxformer.errors import ConfigError
 from jaxformer.functional import (
     SigmoidTopK,
-    TopKSoftmax,
     balance_loss,
     expert_load,
     within_capacity,
@@ -27,7 +26,7 @@ from jaxformer.functional import (
 from jaxformer.functional.activations import with_cache
 from jaxformer.functional.losses.terms import collect_terms, with_products
 from jaxformer.models.lora import LoRA, abstract_model_of
-from jaxformer.nn import BalanceLoss, CacheShape, Experts, SharedExpert, ZLoss
+from jaxformer.nn import BalanceLoss, Experts, SharedExpert, ZLoss
 from jaxformer.optim import SGD, Constant
 
 LOSSES = (BalanceLoss(weight=0.3, over="all_layers"), ZLoss(weight=0.2))
@@ -140,29 +139,6 @@ def test_scanned_and_rematerialised_layers_are_the_same(remat):
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, atol=2e-5, err_msg=name)
         assert np.abs(value).max() > 0, name
-
-
-@pytest.mark.parametrize(
-    "experts",
-    [
-        EXPERTS,
-        Experts(num=6, per_token=2, router=SigmoidTopK(groups=3, kept_groups=2), dim=10),
-        Experts(num=4, per_token=3, router=TopKSoftmax(), bias=True),
-        Experts(num=4, per_token=1, shared=SharedExpert(dim=14, gated=True)),
-    ],
-)
-@pytest.mark.first("experts1")
-def test_cached_steps_give_the_states_of_whole_rows(experts):
-    config = config_with(experts)
-    model = model_of(config)
-    tokens = jnp.asarray(np.random.default_rng(0).integers(0, 32, (3, 9)))
-    whole, step = jax.jit(model.hidden)(tokens), jax.jit(model.step)
-    cache = model.init_cache(CacheShape(3, 9, 5, "float32"))
-    parts = []
-    for start, stop in ((0, 5), (5, 6), (6, 7), (7, 9)):
-        states, cache = step(tokens[:, start:stop], cache)
-        parts.append(states)
-    np.testing.assert_allclose(jnp.concatenate(parts, axis=1), whole, atol=2e-5)
 
 
 @pytest.mark.more
