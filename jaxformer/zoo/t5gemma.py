@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -19,7 +18,7 @@ from jaxformer.hub.model_format import (
     StartToken,
     section,
 )
-from jaxformer.hub.parts import PartsMap, with_parts
+from jaxformer.hub.parts import with_parts
 from jaxformer.hub.rope import Rope
 from jaxformer.hub.tasks.classes import (
     Seq2SeqLMTask,
@@ -39,7 +38,7 @@ from jaxformer.nn import (
     VocabularyLogits,
 )
 from jaxformer.zoo.common.basics import projections
-from jaxformer.zoo.common.encoders import of_family
+from jaxformer.zoo.common.encoders import PartAlone, of_family
 from jaxformer.zoo.common.llama_like import names
 from jaxformer.zoo.gemma import (
     CAPS,
@@ -264,16 +263,8 @@ _FILES = {
 }
 
 
-@dataclass(frozen=True)
-class _EncoderOnlyMap(PartsMap):
-    """The map of a separate encoder, which has the same section of config.json as in T5Gemma."""
-
-    def write(self, config):
-        return super().write(SimpleNamespace(encoder=config))
-
-
 _ALONE = ModelFormat(
-    config_map=_EncoderOnlyMap(
+    config_map=PartAlone(
         lambda encoder, **rates: _with_rates(encoder, **rates),
         (
             Expect("is_encoder_decoder", False),

@@ -1,37 +1,18 @@
 """Image classifiers stored as a dual encoder without its text tower (SigLIP, CLIP)."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
-from jaxformer.hub.fields import ConfigMap
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, Section, completed
+from jaxformer.hub.model_format import Architecture, Formats, ModelFormat
 from jaxformer.hub.tasks.classes import SequenceClassificationTask
 from jaxformer.hub.weights.weight_map import WeightMap
 from jaxformer.models import VisionConfig
 from jaxformer.models.model import ModelConfig
+from jaxformer.zoo.common.encoders import PartAlone
 
 _DROPPED_TENSORS = ("text_model.*", "*_projection.*", "logit_scale", "logit_bias")
 """The tensors of a dual encoder that its image classifier leaves out, as in transformers."""
-
-
-@dataclass(frozen=True)
-class _SectionMap(ConfigMap):
-    """The map of the one section of config.json that describes the model."""
-
-    part: Section
-
-    def read(self, hf_config):
-        part = self.part
-        section = completed(part.section_of(hf_config), part.model_format)
-        config = part.model_format.config_map.read(section)
-        section.finish(part.model_format.harmless)
-        return config
-
-    def write(self, config):
-        inner = self.part.model_format
-        values = {"model_type": inner.model_type, **inner.config_map.write(config)}
-        return {self.part.section: values}
 
 
 def with_image_classifier(model_format: ModelFormat, name: str) -> ModelFormat:
@@ -50,7 +31,7 @@ def with_image_classifier(model_format: ModelFormat, name: str) -> ModelFormat:
 
     classifier = replace(
         model_format,
-        config_map=_SectionMap(inner.config_map.build, (), image),
+        config_map=PartAlone(lambda image: image, (), {"image": image}),
         weight_map=weight_map,
         architectures=(architecture,),
         prefix=inner.prefix,
