@@ -98,21 +98,19 @@ FIELDS = (
     Number("self_attention.dropout", "attention_probs_dropout_prob", 0.1),
 )
 """The fields of config.json that all relatives have, except `ENCODER` or `ENCODER_OR_DECODER`."""
-_FEED_FORWARD = {"up": "intermediate.dense", "down": "output.dense"}
 _SELF = ("self.query", "self.key", "self.value")
 BLOCK = {
     **projections("attention", "output.dense", parts=_SELF),
     "norms.0": "attention.output.LayerNorm",
-    **{f"sublayers.1.{own}": theirs for own, theirs in _FEED_FORWARD.items()},
+    "sublayers.1.up": "intermediate.dense",
+    "sublayers.1.down": "output.dense",
     "norms.1": "output.LayerNorm",
 }
 _CROSS_ATTENTION = projections("crossattention", "output.dense", 1, _SELF)
 _BLOCK_WITH_CROSS_ATTENTION = {
-    **BLOCK,
+    **{own.replace("s.1", "s.2"): name for own, name in BLOCK.items()},
     **_CROSS_ATTENTION,
     "norms.1": "crossattention.output.LayerNorm",
-    **{f"sublayers.2.{own}": theirs for own, theirs in _FEED_FORWARD.items()},
-    "norms.2": "output.LayerNorm",
 }
 _BLOCK_WITH_UNUSED = {
     **BLOCK,
