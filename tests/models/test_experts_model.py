@@ -226,15 +226,11 @@ def test_factors_of_experts_give_the_outputs_of_merged_kernels():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num": 0}, "num = 0"),
-        ({"capacity": 0.0}, r"capacity = 0\.0"),
         ({"per_token": 9}, "per_token = 9"),
-        ({"per_token": 0}, "per_token = 0"),
-        ({"dim": 0}, "dim = 0"),
         ({"losses": (ZLoss(weight=1.0), ZLoss(weight=2.0))}, "losses"),
         ({"router": SigmoidTopK(groups=3)}, "groups = 3"),
     ],
 )
-def test_wrong_settings_are_named(changes, message):
+def test_settings_that_do_not_fit_are_named(changes, message):
     with pytest.raises(ConfigError, match=message):
         Experts(**changes)

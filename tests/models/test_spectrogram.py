@@ -56,8 +56,6 @@ def test_frames_that_do_not_fit_are_named():
         model.hidden(jnp.zeros((1, 8, 6)))
     with pytest.raises(ConfigError, match="position"):
         encoder(position=NoPosition())
-    with pytest.raises(ConfigError, match="num_mel_bins"):
-        encoder(num_mel_bins=0)
 
 
 def test_a_mixture_of_layers_learns():
