@@ -3,7 +3,7 @@
 from functools import partial
 
 from jaxformer.functional.positions.schemes import ALiBi
-from jaxformer.hub.fields import ConfigMap, Expect, NormEps, Switch, numbers
+from jaxformer.hub.fields import ConfigMap, Expect, NormEps, Number, Switch
 from jaxformer.hub.model_format import CountedByMask, ModelFormat
 from jaxformer.hub.weights.layouts import PerKeyHead
 from jaxformer.hub.weights.weight_map import WeightMap
@@ -23,16 +23,12 @@ _FIELDS = (
     ),
     Expect("slow_but_exact", False),  # If it is set, transformers leaves out the biases.
     NormEps(theirs="layer_norm_epsilon", also=("embeddings.norm",)),
-    *numbers(
-        {
-            "num_layers": "n_layer",
-            "model_dim": "hidden_size",
-            "num_heads": "n_head",
-            "vocab_size": "vocab_size",
-            "dropout": "hidden_dropout",
-            "self_attention.dropout": "attention_dropout",
-        }
-    ),
+    Number("num_layers", "n_layer"),
+    Number("model_dim", "hidden_size"),
+    Number("num_heads", "n_head"),
+    Number("vocab_size", "vocab_size"),
+    Number("dropout", "hidden_dropout"),
+    Number("self_attention.dropout", "attention_dropout"),
     TIED,
 )
 BLOCK = {

@@ -12,7 +12,6 @@ from jaxformer.hub.fields import (
     Number,
     PaddingId,
     Value,
-    numbers,
 )
 from jaxformer.hub.flax_format import FlaxFormat, sinusoids
 from jaxformer.hub.hf_config import HFConfig
@@ -45,16 +44,11 @@ SYSTEMS = (
 _FIELDS = (
     # Whether the rows of the table are sinusoids or learned, they are in the file.
     Expect("sinusoidal_pos_embds", False, True),
-    *numbers(
-        {
-            "num_layers": "n_layers",
-            "model_dim": "dim",
-            "num_heads": "n_heads",
-            "mlp_dim": "hidden_dim",
-            "vocab_size": "vocab_size",
-        },
-        {"n_layers": 6, "dim": 768, "n_heads": 12, "hidden_dim": 3072, "vocab_size": 30522},
-    ),
+    Number("num_layers", "n_layers", 6),
+    Number("model_dim", "dim", 768),
+    Number("num_heads", "n_heads", 12),
+    Number("mlp_dim", "hidden_dim", 3072),
+    Number("vocab_size", "vocab_size", 30522),
     LearnedPositions(default=512),
     PaddingId(default=0),
     Activation(theirs="activation", default="gelu"),

@@ -10,7 +10,7 @@ from jaxformer.hub.fields import (
     ConfigMap,
     LearnedPositions,
     NormEps,
-    numbers,
+    Number,
     shortest_pattern,
 )
 from jaxformer.hub.hf_config import HFConfig
@@ -55,18 +55,13 @@ def _write_windows(config: DecoderConfig) -> dict[str, Any]:
 
 
 _FIELDS = (
-    *numbers(
-        {
-            "num_layers": "num_layers",
-            "model_dim": "hidden_size",
-            "num_heads": "num_heads",
-            "vocab_size": "vocab_size",
-            "dropout": "resid_dropout",
-            "embeddings.dropout": "embed_dropout",
-            "self_attention.dropout": "attention_dropout",
-        },
-        {"embed_dropout": None},
-    ),
+    Number("num_layers", "num_layers"),
+    Number("model_dim", "hidden_size"),
+    Number("num_heads", "num_heads"),
+    Number("vocab_size", "vocab_size"),
+    Number("dropout", "resid_dropout"),
+    Number("embeddings.dropout", "embed_dropout", None),
+    Number("self_attention.dropout", "attention_dropout"),
     TIED,
     inner_width("intermediate_size"),
     LearnedPositions(),

@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import ALiBi
-from jaxformer.hub.fields import Computed, ConfigMap, Expect, NormEps, numbers
+from jaxformer.hub.fields import Computed, ConfigMap, Expect, NormEps, Number
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.weights.layouts import Concatenated
@@ -61,17 +61,12 @@ _FIELDS = (
     Expect("embedding_fraction", 1.0),
     Expect("logit_scale", None),
     Expect("norm_type", "low_precision_layernorm", "layernorm"),
-    *numbers(
-        {
-            "num_layers": "n_layers",
-            "model_dim": "d_model",
-            "num_heads": "n_heads",
-            "vocab_size": "vocab_size",
-            "dropout": "resid_pdrop",
-            "embeddings.dropout": "emb_pdrop",
-        },
-        {"emb_pdrop": None},
-    ),
+    Number("num_layers", "n_layers"),
+    Number("model_dim", "d_model"),
+    Number("num_heads", "n_heads"),
+    Number("vocab_size", "vocab_size"),
+    Number("dropout", "resid_pdrop"),
+    Number("embeddings.dropout", "emb_pdrop", None),
     TIED,
     Computed(_read_attention, _write_attention),
     NormEps(theirs="layer_norm_epsilon", make=partial(LayerNorm, bias=False)),

@@ -11,6 +11,7 @@ from jaxformer.hub.fields import (
     Expect,
     Flag,
     LearnedPositions,
+    Number,
     PaddingId,
     Switch,
     numbers,
@@ -45,14 +46,9 @@ _FIELDS = (
     # Galactica's files have these, but they are never read.
     Expect("learned_embeddings", True),
     Expect("scale_embeddings", False),
-    *numbers(
-        NUMBERS
-        | {
-            "mlp_dim": "ffn_dim",
-            "dropout": "dropout",
-            "self_attention.dropout": "attention_dropout",
-        }
-    ),
+    *numbers(NUMBERS | {"mlp_dim": "ffn_dim"}),
+    Number("dropout", "dropout"),
+    Number("self_attention.dropout", "attention_dropout"),
     Computed(_read_norm, lambda config: {"layer_norm_elementwise_affine": config.norm.scale}),
     Computed(_read_embedding, lambda config: {"word_embed_proj_dim": config.embedding_width}),
     Flag(

@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxformer.errors import ConfigError
 from jaxformer.functional.positions.schemes import Sinusoidal
-from jaxformer.hub.fields import Activation, Computed, ConfigMap, Expect, numbers
+from jaxformer.hub.fields import Activation, Computed, ConfigMap, Expect, Number
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks.classes import CausalLMTask, Task
@@ -59,17 +59,13 @@ def _read_padding(hf_config: HFConfig) -> dict[str, Any]:
 _FIELDS = (
     Expect("add_cross_attention", False),
     Computed(_read_padding),
-    *numbers(
-        {
-            "num_layers": "num_layers",
-            "model_dim": "d_model",
-            "num_heads": "attention_heads",
-            "mlp_dim": "ffn_dim",
-            "vocab_size": "vocab_size",
-            "dropout": "dropout",
-            "self_attention.dropout": "attention_dropout",
-        }
-    ),
+    Number("num_layers", "num_layers"),
+    Number("model_dim", "d_model"),
+    Number("num_heads", "attention_heads"),
+    Number("mlp_dim", "ffn_dim"),
+    Number("vocab_size", "vocab_size"),
+    Number("dropout", "dropout"),
+    Number("self_attention.dropout", "attention_dropout"),
     TIED,
     Activation(theirs="activation_function", default="gelu"),
     embedding_scale("scale_embedding", True, "d_model", 1024),

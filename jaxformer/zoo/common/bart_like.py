@@ -17,7 +17,6 @@ from jaxformer.hub.fields import (
     LearnedPositions,
     Number,
     PaddingId,
-    numbers,
 )
 from jaxformer.hub.flax_format import FlaxFormat, sinusoids
 from jaxformer.hub.hf_config import HFConfig
@@ -103,10 +102,8 @@ def _write_sizes(config: EncoderDecoderConfig | DecoderConfig) -> dict[str, Any]
 
 _FIELDS = (
     Computed(_read_sizes, _write_sizes),
-    *numbers(
-        {"model_dim": "d_model", "vocab_size": "vocab_size"},
-        {"d_model": 1024, "vocab_size": 50265},
-    ),
+    Number("model_dim", "d_model", 1024),
+    Number("vocab_size", "vocab_size", 50265),
     PaddingId(),
     Activation(theirs="activation_function", default="gelu"),
     embedding_scale("scale_embedding", False, "d_model", 1024, ours="embedding_scale"),

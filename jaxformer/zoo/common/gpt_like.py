@@ -4,7 +4,7 @@ from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
-from jaxformer.hub.fields import Activation, Computed, Flag, NormEps, numbers
+from jaxformer.hub.fields import Activation, Computed, Flag, NormEps, Number
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.models import DecoderConfig
 from jaxformer.nn import MLP, DotProductAttention
@@ -25,18 +25,13 @@ def gpt(num_layers: int, model_dim: int, num_heads: int, **changes: Any) -> Deco
 
 TIED = Flag("tie_embeddings", "tie_word_embeddings")
 FIELDS = (
-    *numbers(
-        {
-            "num_layers": "n_layer",
-            "model_dim": "n_embd",
-            "num_heads": "n_head",
-            "vocab_size": "vocab_size",
-            "dropout": "resid_pdrop",
-            "embeddings.dropout": "embd_pdrop",
-            "self_attention.dropout": "attn_pdrop",
-        },
-        {"embd_pdrop": None},
-    ),
+    Number("num_layers", "n_layer"),
+    Number("model_dim", "n_embd"),
+    Number("num_heads", "n_head"),
+    Number("vocab_size", "vocab_size"),
+    Number("dropout", "resid_pdrop"),
+    Number("embeddings.dropout", "embd_pdrop", None),
+    Number("self_attention.dropout", "attn_pdrop"),
     TIED,
     NormEps(theirs="layer_norm_epsilon"),
 )

@@ -6,12 +6,12 @@ from typing import Any
 
 from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
-from jaxformer.hub.fields import Activation, Computed, NormEps, Number, Value, numbers
+from jaxformer.hub.fields import Activation, Computed, NormEps, Number, Value
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.weights.layouts import Patches, PixelShuffle, Same
 from jaxformer.hub.weights.weight_map import block
 from jaxformer.models import MaskedPixels, VisionConfig
-from jaxformer.zoo.common.basics import BASE_SIZES, of_head, projections, sized
+from jaxformer.zoo.common.basics import of_head, projections, sized
 
 
 def vit(
@@ -77,15 +77,10 @@ def write_patches(config: VisionConfig) -> dict[str, Any]:
 
 
 FIELDS = (
-    *numbers(
-        {
-            "num_layers": "num_hidden_layers",
-            "model_dim": "hidden_size",
-            "num_heads": "num_attention_heads",
-            "channels": "num_channels",
-        },
-        BASE_SIZES | {"num_channels": 3},
-    ),
+    Number("num_layers", "num_hidden_layers", 12),
+    Number("model_dim", "hidden_size", 768),
+    Number("num_heads", "num_attention_heads", 12),
+    Number("channels", "num_channels", 3),
     NormEps(default=1e-12),
     Activation(default="gelu"),
     Number("dropout", "hidden_dropout_prob", 0.0),
