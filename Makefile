@@ -84,8 +84,9 @@ test-all: lint $(VENV)/.installed-more | $(COMPILED)
 $(VENV)/libtpu: $(VENV)/.installed-more
 	$(RUN) -m pip install --quiet --no-deps --target $@ "$(LIBTPU)"
 
+# Their files are named: to collect all the others would take longer than most of these tests.
 test-tpu: $(VENV)/libtpu
-	PYTHONPATH=$(VENV)/libtpu $(RUN) -m pytest -m tpu_compiler
+	PYTHONPATH=$(VENV)/libtpu $(RUN) -m pytest -m tpu_compiler $$(grep -rl tpu_compiler tests --include="test_*.py")
 
 # The newest JAX needs a newer Python than 3.11, with which `make test` tests the oldest.
 NEWEST ?= $(firstword $(foreach python,python3.13 python3.12 $(wildcard $(HOME)/.pyenv/versions/3.1[23]*/bin/python),$(if $(shell $(python) --version 2>/dev/null),$(python))))

@@ -1,6 +1,5 @@
-"""Every experiment on a pod that is not here: lowered for it, and compiled where libtpu is."""
+"""Every experiment on a pod that is not here: lowered for it."""
 
-import importlib.util
 import re
 from dataclasses import replace
 from functools import lru_cache
@@ -11,15 +10,14 @@ import jax
 import pytest
 from experiments import WITH_MODEL
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
+from pods import CHIP, bytes_of, custom_calls
 
 from jaxformer.config import load_config, validate
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.distributed.sharding import MESH_AXES
-from jaxformer.distributed.slices import parse_chips
 from jaxformer.errors import ConfigError
 from jaxformer.models import MaskedLanguageModel
 from jaxformer.optim import LAMB, Adafactor, AdamW, Lion, Muon
-from jaxformer.plan.compiler import compile_step, topology_devices
 from jaxformer.training.loss import DistillationLoss
 from jaxformer.training.step import TrainProgram
 from jaxformer.zoo.recipes import sizes_of
@@ -45,8 +43,6 @@ FILES = [path.name for path in WITH_MODEL if path.name not in ALIASES]
 # From 256 devices down to what a batch of eight rows can use.
 PODS = [(8, 16, 2), (2, 32, 4), (8, 8, 4), (4, 8, 2), (4, 8, 1), (2, 4, 2), (8, 2, 1)]
 TPU = AbstractDevice("TPU v5p", 2, "tpu")
-GIB = 2**30
-CHIP = 95 * GIB  # of a TPU v5p
 
 
 def recipes():
@@ -87,22 +83,6 @@ def on_pod(recipe):
 def lowered(config, program):
     lengths = config.batch_lengths
     return program.lower(config.data.batch_size, lengths, lowering_platforms=("tpu",))
-
-
-def bytes_of(tree):
-    """Of all arrays together, and of what one device holds of them."""
-    leaves = jax.tree.leaves(tree)
-    whole = sum(x.size * x.dtype.itemsize for x in leaves)
-    return whole, sum(prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in leaves)
-
-
-def custom_calls(text):
-    """How many kernels of Mosaic, the compiler of Pallas on TPUs, a lowered program calls."""
-    total = 0
-    for function in text.split("func.func ")[1:]:
-        name = re.search(r"@([\w.]+)\(", function)[1]
-        total += function.count("@tpu_custom_call") * max(1, text.count(f"call @{name}("))
-    return total
 
 
 @pytest.mark.first("t5:11b")
@@ -190,29 +170,3 @@ def test_no_device_ever_holds_a_whole_parameter_while_initialising():
         sharding = program.param_shardings[name]
         if sharding.shard_shape(shape.shape) != shape.shape:
             assert ",".join(map(str, shape.shape)) not in made, name
-
-
-@pytest.mark.slow
-@pytest.mark.tpu_compiler
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")
-def test_llama_3_8b_compiles_and_fits_64_chips():
-    slice_ = parse_chips("v5p:4x4x4")
-    devices = topology_devices(slice_)
-    config = load_config(str(CONFIGS / "llama3_8b.py"))
-    mesh = make_mesh(config.mesh, devices)
-    program = TrainProgram(config.model, config.optimizer, config.train, mesh)
-    rows, length = config.data.batch_size, config.data.sequence_length
-    text = program.lower(rows, config.row_lengths).as_text()
-    assert custom_calls(text) == 4
-    # The state, donated, is the only thing that stays: parameters, two moments, the batch.
-    donated = text.count("tf.aliasing_output") + text.count("jax.buffer_donor")
-    assert donated >= len(jax.tree.leaves(program.state_shapes))
-    step = compile_step(config, slice_)
-    _, share = bytes_of(program.state_shapes)
-    assert step.argument_bytes < 1.02 * share
-    # With full remat a layer keeps its input; the loss has a chunk of logits and their gradients.
-    model = config.model
-    inputs_of_layers = model.num_layers * model.model_dim * 2 * rows * length // len(devices)
-    logits = 4 * model.vocab_size * config.train.loss_chunk * rows // len(devices)
-    assert step.temporary_bytes < inputs_of_layers + 3 * logits + 8 * GIB
-    assert step.argument_bytes + step.temporary_bytes < CHIP
