@@ -35,7 +35,7 @@ def get_config():
 
 
 def tiny_config(**train) -> Config:
-    """Two layers on packed bytes, with dropout and accumulation on."""
+    """A layer on packed bytes, with dropout and accumulation on."""
     settings = {
         "steps": 12,
         "gradient_accumulation": 2,
@@ -47,7 +47,7 @@ def tiny_config(**train) -> Config:
     return Config(
         model=DecoderConfig(
             vocab_size=264,
-            num_layers=2,
+            num_layers=1,
             model_dim=32,
             num_heads=4,
             mlp_dim=64,

@@ -52,7 +52,7 @@ class Jobs:
         experiment = write_experiments(folder.parent)["text"]
         options = ("--train.steps", STEPS, "--train.checkpoint-interval", INTERVAL)
         options += ("--train.eval-interval", STEPS, "--job.stopped-status", STOPPED)
-        options += ("--model.num-layers", 1, "--train.loggers")  # none, which start sooner
+        options += ("--train.loggers",)  # none, which start sooner
         self.starter = Starter(folder, experiment, *options, **QUICKLY)
         self._whole: dict[int, Result] = {}
         self._life: dict[int, float] = {}

@@ -28,7 +28,7 @@ from jaxformer.optim.schedules import Cosine
 def get_config():
     return Config(
         model=DecoderConfig(
-            vocab_size=264, num_layers=2, model_dim=32, num_heads=4, mlp_dim=64, dropout=0.1,
+            vocab_size=264, num_layers=1, model_dim=32, num_heads=4, mlp_dim=64, dropout=0.1,
             compute_dtype="float32", scan_layers=False,
         ),
         data=DataConfig(

@@ -217,7 +217,7 @@ def test_another_configuration_is_refused_with_the_fields_that_differ(finished):
     before = hash_of(finished, 12)
     with pytest.raises(ConfigError) as error:
         train(config, finished)
-    assert "model.num_layers: 2 there, 3 now" in str(error.value)
+    assert "model.num_layers: 1 there, 3 now" in str(error.value)
     assert "train.seed: 0 there, 3 now" in str(error.value)
     assert hash_of(finished, 12) == before
 

@@ -54,9 +54,9 @@ def test_a_run_from_nothing_opens_nothing(tmp_path):
     [
         (
             lambda c: replace(c, model=replace(c.model, mlp_dim=80)),
-            r"mlp_dim is 64 there, 80 here.* has shape \(2, 32, 64\) there, \(2, 32, 80\) here",
+            r"mlp_dim is 64 there, 80 here.* has shape \(1, 32, 64\) there, \(1, 32, 80\) here",
         ),
-        (lambda c: replace(c, init_layers=(7, 0)), "there is no layer 7"),
+        (lambda c: replace(c, init_layers=(7,)), "there is no layer 7"),
         (
             lambda c: replace(
                 c, train=replace(c.train, distillation=Distillation("nowhere/at/all"))
