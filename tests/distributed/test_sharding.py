@@ -65,6 +65,7 @@ TIED = DecoderConfig(
 UNTIED = replace(
     TIED,
     vocab_size=44,
+    num_layers=1,
     position=T5Bias(num_buckets=8, max_distance=12, bidirectional=False),
     norm=LayerNorm(eps=1e-5),
     residual=Parallel(),
