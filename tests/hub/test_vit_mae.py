@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ def test_the_loss_in_training_is_that_of_transformers(tmp_path):
     images = jnp.asarray(inputs["pixel_values"]).transpose(0, 2, 3, 1)
     batch = {"images": images, "masked": jnp.asarray(wanted["mask"] > 0)}
     model = AbstractModel(ours.config.build).module(ours.parameters)
-    sums = model.loss(batch)[1]["reconstruction"]
+    sums = jax.jit(model.loss)(batch)[1]["reconstruction"]
     np.testing.assert_allclose(sums.loss / sums.weight, wanted["loss"], rtol=2e-5)
 
 

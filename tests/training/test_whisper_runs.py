@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
@@ -95,7 +96,7 @@ def test_the_loss_is_that_of_transformers(home, tmp_path, prefix_loss):
     data = resolve(config, tmp_path / "run").config.data
     batch = next(data.prepare(tmp_path).validation.epoch())
     model = jaxformer.load(home / "model", dtype="float32").model
-    _, sums = model.loss(batch)
+    _, sums = jax.jit(model.loss)(batch)
     ours = sums["language_model"].loss / sums["language_model"].weight
 
     theirs = WhisperForConditionalGeneration.from_pretrained(home / "model").eval()
