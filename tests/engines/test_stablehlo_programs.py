@@ -151,6 +151,7 @@ def test_iree_compiles_the_same_programs(exported):
 @pytest.mark.quick("bart")
 @pytest.mark.parametrize("kind", ["gpt2", "gemma2", "bert", "t5", "bart", "whisper"])
 def test_systems_in_jax_alone(kind, tmp_path):
-    receipt = receipt_of(export_of(kind, tmp_path, "stablehlo")[1], "jax")
+    shallow = {"encoder_layers": 1, "decoder_layers": 1} if kind == "bart" else {}
+    receipt = receipt_of(export_of(kind, tmp_path, "stablehlo", **shallow)[1], "jax")
     assert not receipt.problems
     assert receipt.max_difference <= 2e-5 * max(1, receipt.largest)

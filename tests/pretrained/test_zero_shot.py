@@ -154,7 +154,7 @@ def test_several_images_at_a_time_give_the_same(model, images):
 
 
 @pytest.mark.more
-@pytest.mark.quick("siglip")
+@pytest.mark.quick("siglip2")
 def test_the_command(model, images, capsys):
     arguments = ["zero-shot", str(model), *map(str, images), "--labels", *LABELS]
     assert cli.main([*arguments, "--json"]) == 0
@@ -179,7 +179,7 @@ def test_a_file_that_is_no_image_is_named(model, tmp_path, capsys):
         assert "Traceback" not in message
 
 
-@pytest.mark.quick("clip")
+@pytest.mark.quick("siglip2")
 def test_bad_arguments(model, images):
     assert ZeroShot(folder=model, images=(), labels=()).template == TEMPLATE
     pretrained = load(model)
@@ -191,7 +191,7 @@ def test_bad_arguments(model, images):
         zero_shot(pretrained, [], LABELS)
 
 
-@pytest.mark.quick("clip", "siglip")
+@pytest.mark.quick("clip", "siglip2")
 def test_a_text_beyond_the_positions(model):
     pretrained = load(model)
     text = " ".join(["cat"] * 80)
