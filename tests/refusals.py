@@ -129,14 +129,17 @@ def each_row(rows: Iterable[Row]) -> pytest.MarkDecorator:
 
 
 def fits(value: Any, annotation: Any) -> bool:
-    """Whether a value of the pool is of an annotated type; any is of an unknown annotation."""
+    """Whether a value is of an annotated type; any is of an unknown annotation."""
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         return any(fits(value, part) for part in parts)
     if origin is typing.Literal:
         return any(value == part and type(value) is type(part) for part in parts)
     if origin is tuple:
-        return isinstance(value, tuple) and (not value or fits(value[0], parts[0]))
+        if not isinstance(value, tuple):
+            return False
+        parts = parts[:1] * len(value) if parts[1:] == (...,) else parts
+        return len(value) == len(parts) and all(map(fits, value, parts))
     if annotation is float:
         return type(value) in (int, float)
     if annotation in (int, bool, str, type(None)):

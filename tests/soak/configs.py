@@ -2,10 +2,11 @@
 
 import dataclasses
 import json
-import types
 import typing
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
+
+from refusals import fits
 
 from jaxformer.checkpoints.run_dir import read_config
 from jaxformer.config import load_config, validate
@@ -64,23 +65,3 @@ def mistyped(value: Any, name: str) -> str:
         if dataclasses.is_dataclass(item) and (wrong := mistyped(item, f"{name}.{field.name}")):
             return wrong
     return ""
-
-
-def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of a type as it is written in a dataclass."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return any(value == item and type(value) is type(item) for item in arguments)
-    if origin in (typing.Union, types.UnionType):
-        return any(fits(value, argument) for argument in arguments)
-    if origin is tuple:
-        if not isinstance(value, tuple):
-            return False
-        if arguments[1:] == (...,):
-            return all(fits(item, arguments[0]) for item in value)
-        return len(value) == len(arguments) and all(map(fits, value, arguments))
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, hint) if isinstance(hint, type) else True
