@@ -48,7 +48,7 @@ def _mrpc(root, train, dev, test):
     write_table(folder / "test.tsv", "index" + header.removeprefix("Quality"), queries)
 
 
-def as_microsoft_does(root: Path, ids: bool = True) -> None:
+def as_microsoft_does(root: Path) -> None:
     """Replaces MRPC's files by Microsoft's two and the ids of the dev split."""
     folder = root / "MRPC"
     train, dev = (
@@ -63,9 +63,8 @@ def as_microsoft_does(root: Path, ids: bool = True) -> None:
     tested = ["1\t" + line.split("\t", 1)[1] for line in queries]
     test_table = "\r\n".join([header.replace("index", "\ufeffQuality"), *tested]) + "\r\n"
     (folder / "msr_paraphrase_test.txt").write_text(test_table, "utf-8", newline="")
-    if ids:
-        pairs = ["\t".join(line.split("\t")[1:3]) for line in dev[1:]]
-        (folder / "mrpc_dev_ids.tsv").write_text("\n".join(pairs) + "\n")
+    pairs = ["\t".join(line.split("\t")[1:3]) for line in dev[1:]]
+    (folder / "mrpc_dev_ids.tsv").write_text("\n".join(pairs) + "\n")
     for name in ("train", "dev", "test"):
         (folder / f"{name}.tsv").unlink()
 
@@ -140,10 +139,10 @@ TASKS = {
 }
 
 
-def write_glue(root: Path, *tasks: str, train: int = 40, dev: int = 18, test: int = 7) -> Path:
+def write_glue(root: Path, *tasks: str, train: int = 40) -> Path:
     """Writes the files of some tasks, or of all."""
     for task in tasks or TASKS:
-        TASKS[task](root, train, dev, test)
+        TASKS[task](root, train, dev=18, test=7)
     return root
 
 

@@ -30,8 +30,8 @@ ngram 3=1
 """
 
 
-def save_arpa(folder: Path, name: str = "words.arpa") -> Path:
-    file = folder / name
+def save_arpa(folder: Path) -> Path:
+    file = folder / "words.arpa"
     file.write_text(ARPA)
     return file
 

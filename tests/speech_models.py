@@ -72,13 +72,13 @@ def write_files(folder, **generation):
     (folder / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR))
 
 
-def save_whisper(folder, seed=0, **changes):
+def save_whisper(folder, **changes):
     """Saves a model of transformers with large random weights, and returns it."""
     import torch
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
     model = WhisperForConditionalGeneration(WhisperConfig(**(TINY["whisper"] | changes))).eval()
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "encoder.embed_positions" not in name:
