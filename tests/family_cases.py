@@ -49,6 +49,7 @@ FAMILIES = {
         windows=(None, None),
     ),
     "encoder-decoder": tiny_encoder_decoder(
+        num_layers=2,
         num_decoder_layers=1,
         encoder_heads=4,
         encoder_mlp_dim=10,
@@ -56,8 +57,6 @@ FAMILIES = {
         share_embeddings=False,
     ),
     "2017": tiny_encoder_decoder(
-        num_layers=1,
-        num_decoder_layers=2,
         position=Sinusoidal(),
         decoder_position=Learned(max_length=9, offset=2),
         residual=PostNorm(),
@@ -71,7 +70,8 @@ FAMILIES = {
         heads=(Classification(num_labels=3, pooling="mean"),),
     ),
     "bert2gpt2": tiny_composite(
-        tiny_encoder(pooler=None), **{"self_attention.scale_by_depth": True}
+        tiny_encoder(pooler=None, num_layers=1),
+        **{"num_layers": 2, "self_attention.scale_by_depth": True},
     ),
     "captions": tiny_composite(tiny_vision()),
 }

@@ -214,7 +214,11 @@ COMBINATIONS = [
     (tiny_encoder, {"heads": (LanguageModel(),), "embeddings.dim": 10}, "embeddings.dim = 10"),
     (tiny_encoder_decoder, {"relative_position": BUCKETS}, "relative_position"),
     (tiny_encoder_decoder, {"decoder_position": RoPE(fraction=0.1)}, "fraction"),
-    (tiny_encoder_decoder, {"layer_repeats": 2, "num_decoder_layers": 3}, "num_decoder_layers"),
+    (
+        tiny_encoder_decoder,
+        {"layer_repeats": 2, "num_layers": 2, "num_decoder_layers": 3},
+        "num_decoder_layers",
+    ),
     (tiny_encoder_decoder, {"encoder_dim": 13, "model_dim": 24, "head_dim": None}, "encoder_dim"),
     (
         tiny_encoder_decoder,

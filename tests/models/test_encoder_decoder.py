@@ -127,7 +127,7 @@ def test_padding_of_the_source_alone_changes_nothing(scheme):
 @pytest.mark.quick("t5", "learned")
 def test_packed_pairs_are_as_separate_ones(scheme):
     config = with_positions(scheme)
-    parameters, source, target = random_parameters(config), tokens(2, S), tokens(2, T, seed=1)
+    parameters, source, target = parameters_of(config), tokens(2, S), tokens(2, T, seed=1)
     decoder = packed(target, seed=2)
     batch = packed(source, seed=3) | {f"decoder_{name}": x for name, x in decoder.items()}
     scores = scores_of(config, parameters, batch)["language_model"][0]

@@ -243,7 +243,7 @@ def test_layers_are_numbered_as_they_are_applied():
 
 @pytest.mark.more
 def test_encoder_decoders_have_two_stacks():
-    config = tiny_encoder_decoder(num_decoder_layers=3)
+    config = tiny_encoder_decoder(num_layers=2, num_decoder_layers=3)
     model, targets = model_of(config), tokens(2, 5, seed=1)
     scores, cache = jax.jit(with_cache(model))(IDS, targets)
     close(scores, jax.jit(model)(IDS, targets))
