@@ -111,7 +111,7 @@ def test_dropout_changes_what_the_factors_read_and_not_its_mean():
         own = Adapted(kernel.base, kernel.a, kernel.b, key, kernel.scale, kernel.dropout)
         return linear(x, own, contract=2)
 
-    found = jax.vmap(dropped)(jax.random.split(jax.random.key(0), 4000))
+    found = jax.jit(jax.vmap(dropped))(jax.random.split(jax.random.key(0), 4000))
     spread = np.std(found, axis=0)
     assert spread.min() > 0.01
     assert (np.abs(np.mean(found, axis=0) - exact) < 5 * spread / 4000**0.5).all()
@@ -155,7 +155,9 @@ def test_a_chunked_loss_with_factors_is_the_dense_one(softcap):
         logits = logits if softcap is None else softcap * jnp.tanh(logits / softcap)
         return cross_entropy(logits, targets, weights, z_loss=0.01).loss
 
-    found, expected = (jax.value_and_grad(f, (0, 1))(hidden, factors) for f in (chunked, dense))
+    found, expected = (
+        jax.jit(jax.value_and_grad(f, (0, 1)))(hidden, factors) for f in (chunked, dense)
+    )
     for ours, wanted in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
         np.testing.assert_allclose(ours, wanted, rtol=1e-4, atol=1e-5)
 

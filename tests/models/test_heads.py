@@ -114,7 +114,7 @@ def test_masked_tokens_have_the_gradient_of_the_scores_of_all():
     def every(hidden, table):
         return cross_entropy(head.scores(ModelOutput(hidden, tied=table)), **given).loss
 
-    actual, expected = (jax.grad(f, (0, 1))(hidden, table) for f in (chosen, every))
+    actual, expected = (jax.jit(jax.grad(f, (0, 1)))(hidden, table) for f in (chosen, every))
     jax.tree.map(close, actual, expected)
     assert np.abs(expected[0]).max() > 1e-2
 
@@ -148,7 +148,7 @@ def test_a_dense_layer_before_the_output():
     parameters = random_parameters(config)
     assert "heads.span.dense.linear.bias" not in parameters
     model = structure_of(config).module(parameters)
-    states = model.outputs({"inputs": tokens(2, 5)})
+    states = jax.jit(model.outputs)({"inputs": tokens(2, 5)})
     for name, x in {"label": states.pooled, "tags": states.hidden}.items():
         one = {k.removeprefix(f"heads.{name}."): np.asarray(v) for k, v in parameters.items()}
         y = np.tanh(np.asarray(x) @ one["dense.linear.kernel"] + one["dense.linear.bias"])
@@ -168,7 +168,7 @@ def test_two_states_side_by_side_and_the_second():
     parameters = random_parameters(config)
     model = structure_of(config).module(parameters)
     valid = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
-    states = model.outputs({"inputs": tokens(2, 5), "segments": valid})
+    states = jax.jit(model.outputs)({"inputs": tokens(2, 5), "segments": valid})
     hidden = np.asarray(states.hidden)
     means = (hidden * valid[..., None]).sum(1) / valid.sum(1)[:, None]
     both = np.concatenate([hidden[:, 0], means], axis=1)
@@ -183,7 +183,7 @@ def test_an_activation_of_the_masked_head_alone():
     assert "heads.masked_language_model.dense.bias" not in parameters
     same = tiny_encoder(**{"feed_forward.activation": "relu"}, heads=config.heads)
     model = structure_of(config).module(parameters)
-    states = model.outputs({"inputs": tokens(2, 5)})
+    states = jax.jit(model.outputs)({"inputs": tokens(2, 5)})
     expected = structure_of(same).module(parameters).heads["masked_language_model"].scores(states)
     np.testing.assert_array_equal(model.heads["masked_language_model"].scores(states), expected)
 
@@ -213,7 +213,7 @@ def test_factorised_embeddings_tie_the_masked_head():
 def test_dropout_of_the_heads_needs_a_key():
     config = tiny_encoder(heads=(TokenClassification(3), Classification(3)), dropout=0.5)
     model = structure_of(config).module(random_parameters(config))
-    states = model.outputs({"inputs": tokens(2, 5)})
+    states = jax.jit(model.outputs)({"inputs": tokens(2, 5)})
     for name, head in model.heads.items():
         plain = head.scores(states)
         np.testing.assert_array_equal(head.scores(states), plain)

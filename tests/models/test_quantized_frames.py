@@ -97,7 +97,7 @@ def test_the_loss_of_a_step_is_that_of_transformers(stable, tmp_path, monkeypatc
         sums, terms = collect_terms(own.loss)(outputs, batch, LossOptions(step=step), key)
         return sums.loss, (sums, terms)
 
-    gradient, (sums, terms) = jax.grad(loss, has_aux=True)(ours.parameters)
+    gradient, (sums, terms) = jax.jit(jax.grad(loss, has_aux=True))(ours.parameters)
     count = float(masked.sum())
     assert float(sums.weight) == count
     assert float(sums.loss) / count == pytest.approx(float(found.loss.detach()) / count, abs=2e-5)

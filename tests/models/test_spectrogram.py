@@ -28,7 +28,7 @@ def spectrograms(rows=2):
 @pytest.mark.more
 def test_the_table_of_positions_holds_sinusoids_and_is_kept():
     config = encoder()
-    table = config.build(KEY).transformer.inputs.position_table[...]
+    table = jax.jit(config.build)(KEY).transformer.inputs.position_table[...]
     angles = np.arange(5)[:, None] * np.exp(-np.log(10_000) / 7 * np.arange(8))[None]
     expected = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
     np.testing.assert_allclose(table, expected, atol=1e-6)
@@ -36,7 +36,7 @@ def test_the_table_of_positions_holds_sinusoids_and_is_kept():
 
 
 def test_two_frames_are_one_state_and_the_convolutions_see_three():
-    model = encoder().build(KEY)
+    model = jax.jit(encoder().build)(KEY)
     x = spectrograms()
     assert jax.eval_shape(model.hidden, x).shape == (2, 5, 16)
     reach = jax.jit(jax.grad(lambda x: _front(model, x)[0, 2].sum()))(x)[0]
@@ -51,7 +51,7 @@ def _front(model, x):
 
 
 def test_frames_that_do_not_fit_are_named():
-    model = encoder().build(KEY)
+    model = jax.jit(encoder().build)(KEY)
     with pytest.raises(AssertionError, match=r"spectrograms.*10, 6"):
         model.hidden(jnp.zeros((1, 8, 6)))
     with pytest.raises(ConfigError, match="position"):
@@ -73,7 +73,7 @@ def test_a_mixture_of_layers_learns():
         _, sums = model.module(parameters).loss(batch)
         return sums["label"].loss
 
-    parameters = model.init(KEY)
+    parameters = jax.jit(model.init)(KEY)
     gradient = jax.jit(jax.grad(loss))(parameters)["heads.label.layer_weights"]
     assert gradient.shape == (3,)
     assert jnp.abs(gradient).max() > 0
@@ -88,7 +88,7 @@ def test_whisper_is_the_encoder_and_a_decoder_that_reads_it():
     assert config.row_lengths({"decoder_inputs": 4})["inputs"] == 5
     spec = config.input_spec(3, {"inputs": 5, "decoder_inputs": 4})
     assert spec["spectrograms"].shape == (3, 10, 6)
-    model = config.build(KEY)
+    model = jax.jit(config.build)(KEY)
     ids = jnp.array([[1, 2, 3], [4, 5, 6]])
     run = jax.jit(model)
     scores = run(spectrograms(), ids)

@@ -59,7 +59,7 @@ def test_the_frames_of_a_waveform():
 @pytest.mark.parametrize("config", [BASE, LARGE, ADAPTED], ids=["base", "large", "adapted"])
 @pytest.mark.quick("adapted", "large")
 def test_padding_changes_nothing(config):
-    model = config.build(jax.random.key(0))
+    model = jax.jit(config.build)(jax.random.key(0))
     waveforms = waves(2, 90).at[1, 60:].set(7.0)
     batch = {"waveforms": waveforms, "num_samples": jnp.array([90, 60])}
     frames = config.num_frames(60)
@@ -111,7 +111,7 @@ def test_an_adapter_is_its_formula(size, stride):
 def test_an_adapter_is_for_transcripts_and_decoders():
     assert ADAPTED.output_width == 10
     assert ADAPTED.samples_per_frame == 4 * BASE.samples_per_frame
-    assert replace(ADAPTED, heads=()).build(jax.random.key(0)).heads == {}
+    assert jax.eval_shape(replace(ADAPTED, heads=()).build, jax.random.key(0)).heads == {}
     for head in (Classification(3), QuantizedFrames()):
         with pytest.raises(ConfigError, match=r"model\.heads.*CTC"):
             replace(ADAPTED, heads=(head,))
@@ -145,7 +145,7 @@ def test_spans_are_masked_in_training_alone():
 def test_a_classifier_averages_the_layers_it_learns_to():
     dense = Dense(None, width=10)
     head = Classification(3, pooling="late", dense=dense, mixes_layers=True)
-    model = replace(BASE, heads=(head,)).build(jax.random.key(0))
+    model = jax.jit(replace(BASE, heads=(head,)).build)(jax.random.key(0))
     batch = {"waveforms": waves(2, 90)}
     outputs = jax.jit(lambda batch: model.outputs(batch))(batch)
     assert outputs.layers.shape == (3, 2, FEATURES.num_frames(90), BASE.model_dim)

@@ -102,7 +102,7 @@ def test_block_sparse_attention_refuses_biases_of_positions():
     config = tiny_encoder(self_attention=BlockSparseAttention(2, 0), position=position)
     model = structure_of(config).module(random_parameters(config))
     with pytest.raises(ConfigError, match="BlockSparseAttention"):
-        model.hidden(jnp.zeros((1, LENGTH), int))
+        jax.eval_shape(model.hidden, jnp.zeros((1, LENGTH), int))
 
 
 # LongT5 -----------------------------------------------------------------------------------------
