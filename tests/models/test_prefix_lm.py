@@ -28,14 +28,6 @@ with_scheme = each_scheme(pytest.mark.parametrize)
 LENGTH = 7
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """Most of the time here goes into compiling code that runs for a millisecond."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def seen(config, prefix):
     prefix = jnp.array([prefix])
     return np.asarray(influence(config, LENGTH, random_parameters(config), prefix=prefix))
