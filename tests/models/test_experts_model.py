@@ -98,7 +98,7 @@ def test_the_loss_of_each_layer_is_that_of_switch_transformers():
 
 def step_on(sizes=(1, 1, 1)):
     """The parameters after a step, and its metrics."""
-    config = config_with(model_dim=24, num_heads=4, num_kv_heads=4)
+    config = config_with(model_dim=24, num_heads=4, num_kv_heads=4, scan_layers=True)
     optimizer = SGD(schedule=Constant(learning_rate=1.0, warmup_steps=0), momentum=0.0)
     program = program_of(config, sizes, optimizer, steps=3, clip_norm=None)
     state, (metrics,) = stepped(program, padded_batch(config))
