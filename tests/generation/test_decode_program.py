@@ -47,6 +47,7 @@ def kind_of(shape, kind, rest, rows):
 @pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.first("bfloat16-1")
+@pytest.mark.quick("bfloat16-1", "float32-4")
 def test_a_layer_has_six_products_and_no_copy_of_the_cache(rows, dtype):
     fewer, more = (operations(layers, rows, dtype) for layers in (2, 3))
     assert not fewer - more
