@@ -76,6 +76,7 @@ def in_chunks(model, wave, **options):
 
 @pytest.mark.torch
 @each_size
+@pytest.mark.quick("a chunk and a sample", "six")
 def test_texts_without_times_are_those_of_the_pipeline(whisper, samples):
     ours, theirs = whisper
     wave = speech.sound(samples)
@@ -89,12 +90,13 @@ def test_texts_without_times_are_those_of_the_pipeline(whisper, samples):
 @pytest.mark.torch
 @each_size
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3, "language": "de"}], ids=["", "beams"])
+@pytest.mark.quick("-*", "beams-a chunk and a sample")
 def test_segments_are_those_of_the_pipeline(whisper, samples, options):
     ours, theirs = whisper
     wave = speech.sound(samples, seed=3)
     own = {"num_beams": 1} | options
     expected = pipelined(theirs, wave, return_timestamps=True, generate_kwargs=own)
-    found = in_chunks(ours, wave, batch_size=3, **options, **speech.ACCEPTED)
+    found = in_chunks(ours, wave, batch_size=2, **options, **speech.ACCEPTED)
     assert found["text"] == expected["text"].strip()
     check_segments(found["segments"], expected["chunks"])
 
@@ -115,19 +117,20 @@ def test_any_overlap_is_that_of_the_pipeline(whisper, stride):
     sizes = {"chunk_length_s": 0.5, "stride_length_s": stride}
     own = {"num_beams": 1, "language": "en"}
     expected = pipelined(theirs, wave, return_timestamps=True, generate_kwargs=own, **sizes)
-    found = in_chunks(ours, wave, batch_size=8, language="en", **sizes, **speech.ACCEPTED)
+    found = in_chunks(ours, wave, batch_size=2, language="en", **sizes, **speech.ACCEPTED)
     check_segments(found["segments"], expected["chunks"])
 
 
 @pytest.mark.torch
 @each_size
+@pytest.mark.quick("a chunk and a sample", "six")
 def test_words_are_those_of_the_pipeline(whisper, samples):
     ours, theirs = whisper
     wave = speech.sound(samples, seed=2)
     own = {"num_beams": 1, "language": "en"}
     expected = pipelined(theirs, wave, return_timestamps="word", generate_kwargs=own)
     found = in_chunks(
-        ours, wave, batch_size=4, language="en", timestamps="words", **speech.ACCEPTED
+        ours, wave, batch_size=2, language="en", timestamps="words", **speech.ACCEPTED
     )
     words = [word for each in found["segments"] for word in each["words"]]
     assert [word["word"] for word in words] == [each["text"] for each in expected["chunks"]]
@@ -148,7 +151,7 @@ def test_texts_do_not_depend_on_the_batch(whisper):
     wave = speech.sound(3 * speech.WINDOW)
     limits = {"temperature": (0.0, 0.5), "logprob_threshold": -3.0, "language": "en"}
     limits |= {"max_new_tokens": 8}
-    one, *more = (in_chunks(ours, wave, batch_size=n, **limits) for n in (1, 3))
+    one, *more = (in_chunks(ours, wave, batch_size=n, **limits) for n in (1, 2))
     assert one["text"]
     assert all(each == one for each in more)
 
@@ -227,6 +230,7 @@ def speaker(request, tmp_path_factory):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("samples", [17, 301, 1600, 1601, 1603, 4003])
+@pytest.mark.quick("wav2vec2-*")
 def test_labels_are_those_of_the_pipeline(speaker, samples):
     ours, theirs = speaker
     wave = np.random.default_rng(samples).standard_normal(samples).astype(np.float32)
