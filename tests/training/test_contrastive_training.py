@@ -66,8 +66,9 @@ def a_batch(model, reads_padding):
 @pytest.mark.quick("eight devices-siglip")
 def test_loss_and_gradients_are_transformers(kind, sizes, tmp_path):
     name = {"clip": "CLIPModel", "siglip": "SiglipModel"}[kind]
-    text = TINY[kind]["text_config"] | {"vocab_size": 132}
-    save_random(kind, name, tmp_path, text_config=text)
+    text = TINY[kind]["text_config"] | {"vocab_size": 132, "num_hidden_layers": 1}
+    vision = TINY[kind]["vision_config"] | {"num_hidden_layers": 1}
+    save_random(kind, name, tmp_path, text_config=text, vision_config=vision)
     model, theirs = load(tmp_path), Reference(tmp_path, name)
     ours_batch, theirs_batch = a_batch(model, kind == "siglip")
     found, (sums, _) = gradients(program_of(model.config, sizes), ours_batch, model.parameters)

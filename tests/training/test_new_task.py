@@ -21,7 +21,7 @@ from jaxformer.optim import AdamW, Constant
 from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
 from jaxformer.training.resolve import fill
 
-MODEL = tiny_encoder(vocab_size=264, heads=(Rating(highest=3),))
+MODEL = tiny_encoder(vocab_size=264, num_layers=1, heads=(Rating(highest=3),))
 SETTINGS = {"steps": 100, "eval_interval": 100, "checkpoint_interval": 100, "loggers": ()}
 
 
