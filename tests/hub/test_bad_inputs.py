@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -154,7 +155,7 @@ def test_what_is_checked_is_what_the_model_gets(bert):
         "input_ids": "int32",
         "attention_mask": "int32",
     }
-    outputs = forward(bert.model, bert.checkpoint, checked)
+    outputs = jax.jit(partial(forward, bert.model, bert.checkpoint))(checked)
     expected = jaxformer.forward(bert, {"input_ids": IDS, "attention_mask": IDS > 3})
     np.testing.assert_allclose(
         outputs["last_hidden_state"], expected["last_hidden_state"], 1e-4, 1e-4
