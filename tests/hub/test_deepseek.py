@@ -12,13 +12,13 @@ from jaxformer.pretrained.writing import save
 pytestmark = pytest.mark.torch
 
 SECOND = {
-    "V2": {"q_lora_rank": 20, "attention_bias": False},
+    "V2": {"q_lora_rank": 20, "attention_bias": False, "num_hidden_layers": 2},
     "V2-Lite": {"topk_method": "greedy", "n_group": 1, "topk_group": 1},
     "greedy ignores groups": {"topk_method": "greedy", "first_k_dense_replace": 0},
     "plain": {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},
 }
 THIRD = {
-    "published": {"attention_bias": False},
+    "published": {"attention_bias": False, "num_hidden_layers": 2},
     "one query projection": {"q_lora_rank": None},
     "halves": {"rope_interleave": False, "rope_parameters": {"rope_type": "default"}},
     "no dense layer": {"first_k_dense_replace": 0, "norm_topk_prob": False},

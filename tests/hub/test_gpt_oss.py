@@ -51,7 +51,9 @@ def test_blocks_without_their_scales_are_refused(scales, tmp_path):
         Mxfp4Tensors(TensorFiles(tmp_path))
 
 
+# A layer with a window and one without.
 SIZES = {"hidden_size": 64, "intermediate_size": 32, "head_dim": 12, "pad_token_id": None}
+SIZES |= {"num_hidden_layers": 2}
 
 
 @pytest.mark.torch
