@@ -42,8 +42,6 @@ from jaxformer.functional import (
     T5Bias,
 )
 from jaxformer.generation.config import GenerationConfig
-from jaxformer.generation.decode import filters, processors
-from jaxformer.io.components import is_concrete
 from jaxformer.io.serialization import json_round_trip
 from jaxformer.models import (
     Classification,
@@ -58,13 +56,7 @@ from jaxformer.nn.cache import CacheShape
 from jaxformer.nn.config import RematNames
 from jaxformer.optim import Cosine, InverseSquareRoot
 
-PROCESSORS = [
-    kind
-    for module in (filters, processors)
-    for kind in vars(module).values()
-    if is_concrete(kind) and kind.__module__ == module.__name__
-]
-KINDS = [*kinds_below([Config]), GenerationConfig, CacheShape, *PROCESSORS]
+KINDS = [*kinds_below([Config]), GenerationConfig, CacheShape]
 MIXED = Mixture((TextFiles("a"), TextFiles("b")))
 BUCKETS = DistanceEmbedding(9, 4)
 HEADS = (Projection(width=8), Contrastive())
@@ -89,19 +81,13 @@ REQUIRED = {
     **dict.fromkeys(("path", "teacher"), "x"),
     **dict.fromkeys(("max_length", "max_distance", "original_max_length", "capacity"), 8),
     **dict.fromkeys(("num_bits", "mask_id", "batch_size", "chunk"), 3),
-    **dict.fromkeys(("count", "ngram_size", "start", "token", "top_k"), 2),
-    **dict.fromkeys(("epsilon", "min_p", "penalty", "temperature", "top_p", "typical_p"), 0.5),
-    **dict.fromkeys(("end_tokens", "tokens"), (1, 2)),
     "activation": "gelu",
-    "biases": (0.5,),
     "bidirectional": True,
     "factor": 2.0,
-    "forced": True,
     "grid": (2, 3),
     "high_frequency_factor": 4.0,
     "long_factors": (2.0, 3.0),
     "low_frequency_factor": 1.0,
-    "sequences": ((1, 2),),
     "short_factors": (1.0, 2.0),
     "storage": "int8",
     "weight": 0.5,
@@ -115,7 +101,7 @@ RANGES = {
     task_types num_random_blocks offset prefix mask_id padding_id register_tokens min_length
     SpanText.sequence_length min_new_tokens GenerationConfig.top_k no_repeat_ngram_size
     encoder_no_repeat_ngram_size eos_token_id pad_token_id forced_bos_token_id forced_eos_token_id
-    count start token blank min_time_spans min_channel_spans dense_layers""": [-1],
+    blank min_time_spans min_channel_spans dense_layers""": [-1],
     "data fsdp tensor sequence expert": [0, -2],
     "word tag": [],  # columns are counted from either end
     """z_loss sample_temperature desirable_weight undesirable_weight sft_weight weight_decay mscale
@@ -126,11 +112,11 @@ RANGES = {
     time_probability channel_probability""": [-0.1, 1.0, NAN],
     "ema_decay validation_fraction noise_density": [0.0, 1.0, NAN],
     """warmup_fraction final_fraction probability min_fraction max_fraction mask_share top_p min_p
-    Denoising.mask_ratio typical_p epsilon_cutoff eta_cutoff epsilon""": [-0.1, 1.1, NAN],
+    Denoising.mask_ratio typical_p epsilon_cutoff eta_cutoff""": [-0.1, 1.1, NAN],
     "layer_decay decay_fraction MaskedImages.mask_ratio MaskedLM.rate fraction": [0.0, 1.1, NAN],
     "theta high_frequency_factor": [1.0, NAN, INF],
     """DualEncoderConfig.logit_scale max_logit_scale logit_bias length_penalty presence_penalty
-    PresencePenalty.penalty FrequencyPenalty.penalty frequency_penalty FilterBanks.mean
+    frequency_penalty FilterBanks.mean
     BalanceLoss.weight ZLoss.weight""": [
         NAN,
         INF,
@@ -179,8 +165,7 @@ OTHERS = {
     "pad_token_id": [HUGE, 2**31],
     "bad_words_ids": [((),), ((-1,),), (1,)],
     "suppress_tokens": [(-1,)],
-    "tokens": [(1, -1), (1.5,)],
-    "sequences": [((1,), ()), (1, 2)],
+    "exponential_decay_length_penalty": [(-1, 1.1), (5, -1.0), (5, 0.0), (5,)],
     "stop_strings": [("",), (1,)],
     "early_stopping": ["always"],
     "presence_penalty": [1e31],

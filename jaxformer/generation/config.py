@@ -12,108 +12,41 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import (
-    PROBABILITY,
-    SWITCH,
-    Rule,
-    at_least,
-    between,
-    check_field,
-    check_fields,
-    optional,
-    plain,
-)
+from jaxformer.checks import Rule, check_field, check_fields, plain
 from jaxformer.errors import ConfigError, did_you_mean, shortened
-from jaxformer.generation.decode.filters import (
-    EpsilonCutoff,
-    EtaCutoff,
-    FiniteLogits,
-    MinP,
-    Renormalize,
-    Temperature,
-    TopK,
-    TopP,
-    Typical,
+from jaxformer.functional.sampling.next_token import (
+    ban_tokens,
+    epsilon_filter,
+    eta_filter,
+    min_p_filter,
+    scale_temperature,
+    top_k_filter,
+    top_p_filter,
+    typical_filter,
 )
+from jaxformer.functional.sampling.penalties import ban_sequences, bias_sequences, no_repeat_ngram
 from jaxformer.generation.decode.loop import EncoderOutputs, SamplingParams
 from jaxformer.generation.decode.processors import (
-    BIASES,
-    DECAY,
-    NUMBER,
-    POSITIVE,
-    POSITIVE_OR_ZERO,
-    SEQUENCES,
-    TOKEN,
-    TOKEN_OR_TOKENS,
-    TOKENS,
     BannedAtBegin,
-    BannedSequences,
-    BannedTokens,
-    BiasedSequences,
     EndsLater,
     ForcedFirst,
     ForcedLast,
     FrequencyPenalty,
     MinNewTokens,
-    NoRepeatNgram,
     NoSourceNgram,
+    OnLogits,
+    OnTokens,
     PresencePenalty,
     Processor,
     RepetitionPenalty,
     SourcePenalty,
 )
+from jaxformer.generation.rules import RULES, TOKEN
 from jaxformer.io.model_files import GENERATION, read_object
 from jaxformer.io.notices import warn_once
 from jaxformer.models.decoder import GenerativeModel
 from jaxformer.pretrained.model import Pretrained
 
-STRINGS = Rule(
-    lambda value: isinstance(value, tuple) and all(isinstance(s, str) and s for s in value),
-    'a tuple of strings, such as ("###",), none of them empty',
-)
-EARLY_STOPPING = Rule(
-    lambda value: isinstance(value, bool) or (isinstance(value, str) and value == "never"),
-    'True, False or "never"',
-)
-
-RULES = {
-    "max_new_tokens": at_least(1),
-    "max_length": optional(at_least(1)),
-    "min_new_tokens": at_least(0),
-    "min_length": at_least(0),
-    "eos_token_id": optional(TOKEN_OR_TOKENS),
-    "pad_token_id": optional(TOKEN),
-    "stop_strings": STRINGS,
-    "do_sample": SWITCH,
-    "num_return_sequences": at_least(1),
-    "seed": between(0, 2**32 - 1),
-    "temperature": POSITIVE_OR_ZERO,
-    "top_k": at_least(0),
-    "top_p": PROBABILITY,
-    "min_p": PROBABILITY,
-    "typical_p": PROBABILITY,
-    "epsilon_cutoff": PROBABILITY,
-    "eta_cutoff": PROBABILITY,
-    "num_beams": at_least(1),
-    "length_penalty": NUMBER,
-    "early_stopping": EARLY_STOPPING,
-    "repetition_penalty": POSITIVE,
-    "presence_penalty": NUMBER,
-    "frequency_penalty": NUMBER,
-    "encoder_repetition_penalty": POSITIVE,
-    "no_repeat_ngram_size": at_least(0),
-    "encoder_no_repeat_ngram_size": at_least(0),
-    "exponential_decay_length_penalty": optional(DECAY),
-    "sequence_bias": BIASES,
-    "bad_words_ids": SEQUENCES,
-    "suppress_tokens": TOKENS,
-    "begin_suppress_tokens": TOKENS,
-    "forced_bos_token_id": optional(TOKEN),
-    "forced_eos_token_id": optional(TOKEN_OR_TOKENS),
-    "remove_invalid_values": SWITCH,
-    "renormalize_logits": SWITCH,
-}
-"""The rule of each field of `GenerationConfig`."""
 # Options that only sampling, or only beam search, uses, and their values without effect.
 _OF_SAMPLING = {
     "temperature": (1.0, 0.0),
@@ -367,12 +300,12 @@ class GenerationConfig:
     def processors(self) -> tuple[Processor, ...]:
         """The processors of the logits, in the order of transformers."""
         filters = self._filters() if self.samples else ()
-        last = (Renormalize(),) if self.renormalize_logits else ()
+        last = (OnLogits(jax.nn.log_softmax),) if self.renormalize_logits else ()
         return (*self._penalties(), *self._rules(), *filters, *last)
 
     def _penalties(self):
         if self.sequence_bias:
-            yield BiasedSequences(*zip(*self.sequence_bias, strict=True))
+            yield OnTokens(bias_sequences, tuple(zip(*self.sequence_bias, strict=True)))
         if self.encoder_repetition_penalty != 1:
             yield SourcePenalty(self.encoder_repetition_penalty)
         if self.repetition_penalty != 1:
@@ -385,12 +318,12 @@ class GenerationConfig:
     def _rules(self):
         ends = self.end_tokens
         if self.no_repeat_ngram_size:
-            yield NoRepeatNgram(self.no_repeat_ngram_size)
+            yield OnTokens(no_repeat_ngram, (self.no_repeat_ngram_size,))
         if self.encoder_no_repeat_ngram_size:
             yield NoSourceNgram(self.encoder_no_repeat_ngram_size)
         single = {(token,) for token in ends}
         if banned := tuple(words for words in self.bad_words_ids if words not in single):
-            yield BannedSequences(banned)
+            yield OnTokens(ban_sequences, (banned,))
         if self.min_new_tokens and ends:
             yield MinNewTokens(self.min_new_tokens, ends)
         if self.forced_bos_token_id is not None:
@@ -398,30 +331,30 @@ class GenerationConfig:
         if _several(self.forced_eos_token_id):
             yield ForcedLast(self.forced_eos_token_id)
         if self.remove_invalid_values:
-            yield FiniteLogits()
+            yield OnLogits(jnp.nan_to_num)
         if self.exponential_decay_length_penalty and ends:
             yield EndsLater(*self.exponential_decay_length_penalty, ends)
         if self.suppress_tokens:
-            yield BannedTokens(self.suppress_tokens)
+            yield OnLogits(ban_tokens, (self.suppress_tokens,))
         if self.begin_suppress_tokens:
             forced = self.forced_bos_token_id is not None
             yield BannedAtBegin(self.begin_suppress_tokens, forced)
 
     def _filters(self):
         if self.temperature != 1:
-            yield Temperature(self.temperature)
+            yield OnLogits(scale_temperature, (self.temperature,))
         if self.top_k:
-            yield TopK(self.top_k)
+            yield OnLogits(top_k_filter, (self.top_k,))
         if self.top_p < 1:
-            yield TopP(self.top_p)
+            yield OnLogits(top_p_filter, (self.top_p,))
         if self.min_p > 0:
-            yield MinP(self.min_p)
+            yield OnLogits(min_p_filter, (self.min_p,))
         if self.typical_p < 1:
-            yield Typical(self.typical_p)
+            yield OnLogits(typical_filter, (self.typical_p,))
         if 0 < self.epsilon_cutoff < 1:
-            yield EpsilonCutoff(self.epsilon_cutoff)
+            yield OnLogits(epsilon_filter, (self.epsilon_cutoff,))
         if 0 < self.eta_cutoff < 1:
-            yield EtaCutoff(self.eta_cutoff)
+            yield OnLogits(eta_filter, (self.eta_cutoff,))
 
     def _check_tokens(self):
         if self.max_length is None:

@@ -13,7 +13,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional.activations import Hooks
 from jaxformer.generation.config import recommendations
 from jaxformer.generation.decode.loop import EncoderOutputs
-from jaxformer.generation.decode.processors import TOKEN
+from jaxformer.generation.rules import TOKEN
 from jaxformer.hub.families import SEGMENTS, family_of
 from jaxformer.hub.inputs import checked_inputs
 from jaxformer.io.model_files import GENERATION

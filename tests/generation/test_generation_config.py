@@ -3,10 +3,23 @@ import json
 from fnmatch import fnmatch
 from types import SimpleNamespace
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from jaxformer.config.overrides import parse
 from jaxformer.errors import ConfigError
+from jaxformer.functional.sampling.next_token import (
+    ban_tokens,
+    epsilon_filter,
+    eta_filter,
+    min_p_filter,
+    scale_temperature,
+    top_k_filter,
+    top_p_filter,
+    typical_filter,
+)
+from jaxformer.functional.sampling.penalties import ban_sequences, bias_sequences, no_repeat_ngram
 from jaxformer.generation.config import (
     NEUTRAL,
     UNSUPPORTED,
@@ -14,29 +27,16 @@ from jaxformer.generation.config import (
     recommendations,
     supported_options,
 )
-from jaxformer.generation.decode.filters import (
-    EpsilonCutoff,
-    EtaCutoff,
-    FiniteLogits,
-    MinP,
-    Renormalize,
-    Temperature,
-    TopK,
-    TopP,
-    Typical,
-)
 from jaxformer.generation.decode.processors import (
     BannedAtBegin,
-    BannedSequences,
-    BannedTokens,
-    BiasedSequences,
     EndsLater,
     ForcedFirst,
     ForcedLast,
     FrequencyPenalty,
     MinNewTokens,
-    NoRepeatNgram,
     NoSourceNgram,
+    OnLogits,
+    OnTokens,
     PresencePenalty,
     RepetitionPenalty,
     SourcePenalty,
@@ -84,29 +84,29 @@ def test_every_option_has_its_processor():
     options = GenerationConfig(**RULES, **FILTERS, presence_penalty=0.5, frequency_penalty=0.25)
     assert options.samples
     assert options.processors() == (
-        BiasedSequences(((3, 5),), (-1.5,)),
+        OnTokens(bias_sequences, (((3, 5),), (-1.5,))),
         SourcePenalty(1.1),
         RepetitionPenalty(1.2),
         PresencePenalty(0.5),
         FrequencyPenalty(0.25),
-        NoRepeatNgram(3),
+        OnTokens(no_repeat_ngram, (3,)),
         NoSourceNgram(2),
-        BannedSequences(((7,), (5, 3))),
+        OnTokens(ban_sequences, (((7,), (5, 3)),)),
         MinNewTokens(4, (2, 9)),
         ForcedFirst(6),
         ForcedLast(2),
-        FiniteLogits(),
+        OnLogits(jnp.nan_to_num),
         EndsLater(5, 1.1, (2, 9)),
-        BannedTokens((8, 11)),
+        OnLogits(ban_tokens, ((8, 11),)),
         BannedAtBegin((9, 12), True),
-        Temperature(0.7),
-        TopK(40),
-        TopP(0.9),
-        MinP(0.05),
-        Typical(0.95),
-        EpsilonCutoff(0.01),
-        EtaCutoff(0.02),
-        Renormalize(),
+        OnLogits(scale_temperature, (0.7,)),
+        OnLogits(top_k_filter, (40,)),
+        OnLogits(top_p_filter, (0.9,)),
+        OnLogits(min_p_filter, (0.05,)),
+        OnLogits(typical_filter, (0.95,)),
+        OnLogits(epsilon_filter, (0.01,)),
+        OnLogits(eta_filter, (0.02,)),
+        OnLogits(jax.nn.log_softmax),
     )
     hash(options.processors())
 
@@ -118,27 +118,27 @@ def test_the_order_is_that_of_transformers():
     from transformers.generation import GenerationMixin, logits_process
 
     kinds = {
-        BiasedSequences: "SequenceBiasLogitsProcessor",
+        bias_sequences: "SequenceBiasLogitsProcessor",
         SourcePenalty: "EncoderRepetitionPenaltyLogitsProcessor",
         NoSourceNgram: "EncoderNoRepeatNGramLogitsProcessor",
-        FiniteLogits: "InfNanRemoveLogitsProcessor",
+        jnp.nan_to_num: "InfNanRemoveLogitsProcessor",
         EndsLater: "ExponentialDecayLengthPenalty",
         BannedAtBegin: "SuppressTokensAtBeginLogitsProcessor",
-        EpsilonCutoff: "EpsilonLogitsWarper",
-        EtaCutoff: "EtaLogitsWarper",
-        Renormalize: "LogitNormalization",
+        epsilon_filter: "EpsilonLogitsWarper",
+        eta_filter: "EtaLogitsWarper",
+        jax.nn.log_softmax: "LogitNormalization",
         RepetitionPenalty: "RepetitionPenaltyLogitsProcessor",
-        NoRepeatNgram: "NoRepeatNGramLogitsProcessor",
-        BannedSequences: "NoBadWordsLogitsProcessor",
+        no_repeat_ngram: "NoRepeatNGramLogitsProcessor",
+        ban_sequences: "NoBadWordsLogitsProcessor",
         MinNewTokens: "MinNewTokensLengthLogitsProcessor",
         ForcedFirst: "ForcedBOSTokenLogitsProcessor",
         ForcedLast: "ForcedEOSTokenLogitsProcessor",
-        BannedTokens: "SuppressTokensLogitsProcessor",
-        Temperature: "TemperatureLogitsWarper",
-        TopK: "TopKLogitsWarper",
-        TopP: "TopPLogitsWarper",
-        MinP: "MinPLogitsWarper",
-        Typical: "TypicalLogitsWarper",
+        ban_tokens: "SuppressTokensLogitsProcessor",
+        scale_temperature: "TemperatureLogitsWarper",
+        top_k_filter: "TopKLogitsWarper",
+        top_p_filter: "TopPLogitsWarper",
+        min_p_filter: "MinPLogitsWarper",
+        typical_filter: "TypicalLogitsWarper",
     }
     values = json.loads(json.dumps(RULES | FILTERS))
     config = TheirConfig(**values)
@@ -150,7 +150,10 @@ def test_the_order_is_that_of_transformers():
         config, input_ids_seq_length=3, encoder_input_ids=ids, device="cpu"
     )
     ours = GenerationConfig(**RULES, **FILTERS).processors()
-    expected = [getattr(logits_process, kinds[type(processor)]) for processor in ours]
+    expected = [
+        getattr(logits_process, kinds[getattr(processor, "function", type(processor))])
+        for processor in ours
+    ]
     assert [type(processor) for processor in theirs] == expected
 
 
@@ -226,13 +229,13 @@ def test_temperature_zero_is_greedy_whatever_the_filters():
         GenerationConfig(do_sample=True, temperature=0.0, top_p=0.9, repetition_penalty=1.2),
     ):
         assert not options.samples
-        assert not any(isinstance(p, Temperature | TopP) for p in options.processors())
+        assert not any(isinstance(p, OnLogits) for p in options.processors())
 
 
 def test_an_end_token_is_not_a_bad_word_by_itself():
     options = GenerationConfig(bad_words_ids=((2,), (1, 2)), eos_token_id=2)
     assert options.end_tokens == (2,)
-    assert options.processors() == (BannedSequences(((1, 2),)),)
+    assert options.processors() == (OnTokens(ban_sequences, (((1, 2),),)),)
     assert GenerationConfig(bad_words_ids=((2,),), eos_token_id=2).processors() == ()
 
 

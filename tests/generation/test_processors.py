@@ -6,30 +6,28 @@ import numpy as np
 import pytest
 
 from jaxformer.errors import ArgumentError
-from jaxformer.generation.decode.filters import (
-    EpsilonCutoff,
-    EtaCutoff,
-    FiniteLogits,
-    MinP,
-    Renormalize,
-    Temperature,
-    TopK,
-    TopP,
-    Typical,
+from jaxformer.functional.sampling.next_token import (
+    ban_tokens,
+    epsilon_filter,
+    eta_filter,
+    min_p_filter,
+    scale_temperature,
+    top_k_filter,
+    top_p_filter,
+    typical_filter,
 )
+from jaxformer.functional.sampling.penalties import ban_sequences, bias_sequences, no_repeat_ngram
 from jaxformer.generation.decode.processors import (
     BannedAtBegin,
-    BannedSequences,
-    BannedTokens,
-    BiasedSequences,
     EndsLater,
     ForcedFirst,
     ForcedLast,
     FrequencyPenalty,
     History,
     MinNewTokens,
-    NoRepeatNgram,
     NoSourceNgram,
+    OnLogits,
+    OnTokens,
     PresencePenalty,
     RepetitionPenalty,
     SourcePenalty,
@@ -41,34 +39,42 @@ VOCAB, WIDTH = 131, 14
 ROWS = ((1, 1, 9), (4, 4, 12), (8, 1, 9), (13, 6, 14), (7, 5, 14), (2, 1, 14))
 SEQUENCES = ((5,), (0, 1), (2, 3), (1, 1, 1), (2, 1, 0, 3), (100,), (130, 7))
 BIASES = (-3.0, 2.5, 1.0, -0.5, 4.0, 0.25, -9.0)
+FILTERS = {
+    scale_temperature: 0.6,
+    top_k_filter: 11,
+    top_p_filter: 0.8,
+    min_p_filter: 0.05,
+    typical_filter: 0.7,
+    epsilon_filter: 0.02,
+    eta_filter: 0.02,
+}
 EVERY = (
-    BiasedSequences(SEQUENCES, BIASES),
+    OnTokens(bias_sequences, (SEQUENCES, BIASES)),
     SourcePenalty(1.3),
     RepetitionPenalty(1.3),
     PresencePenalty(0.7),
     FrequencyPenalty(-0.4),
-    NoRepeatNgram(2),
+    OnTokens(no_repeat_ngram, (2,)),
     NoSourceNgram(2),
-    BannedTokens((3, 90)),
+    OnLogits(ban_tokens, ((3, 90),)),
     BannedAtBegin((4, 91), True),
     EndsLater(1, 1.2, (8, 130)),
-    BannedSequences(SEQUENCES),
+    OnTokens(ban_sequences, (SEQUENCES,)),
     MinNewTokens(2, (8, 130)),
     ForcedFirst(17),
     ForcedLast(8),
     ForcedLast((8, 17)),
-    Temperature(0.6),
-    TopK(11),
-    TopP(0.8),
-    MinP(0.05),
-    Typical(0.7),
-    EpsilonCutoff(0.02),
-    EtaCutoff(0.02),
-    FiniteLogits(),
-    Renormalize(),
+    *(OnLogits(function, (value,)) for function, value in FILTERS.items()),
+    OnLogits(jnp.nan_to_num),
+    OnLogits(jax.nn.log_softmax),
 )
 
-each_processor = pytest.mark.parametrize("processor", EVERY, ids=lambda p: type(p).__name__)
+
+def name_of(processor):
+    return getattr(processor, "function", type(processor)).__name__
+
+
+each_processor = pytest.mark.parametrize("processor", EVERY, ids=name_of)
 each_seed = pytest.mark.parametrize("seed", range(2))
 apply = jax.jit(process, static_argnums=0)
 
@@ -107,10 +113,13 @@ def pairs():
     yield RepetitionPenalty(1.3), "RepetitionPenaltyLogitsProcessor", lambda p, n: (1.3,)
     yield RepetitionPenalty(0.8), "RepetitionPenaltyLogitsProcessor", lambda p, n: (0.8,)
     for size in (1, 2, 3, 4):
-        yield NoRepeatNgram(size), "NoRepeatNGramLogitsProcessor", lambda p, n, size=size: (size,)
-    yield BannedTokens((3, 90)), "SuppressTokensLogitsProcessor", lambda p, n: ((3, 90),)
+        ours = OnTokens(no_repeat_ngram, (size,))
+        yield ours, "NoRepeatNGramLogitsProcessor", lambda p, n, size=size: (size,)
+    banned = OnLogits(ban_tokens, ((3, 90),))
+    yield banned, "SuppressTokensLogitsProcessor", lambda p, n: ((3, 90),)
     lists = [list(words) for words in SEQUENCES]
-    yield BannedSequences(SEQUENCES), "NoBadWordsLogitsProcessor", lambda p, n: (lists,)
+    banned = OnTokens(ban_sequences, (SEQUENCES,))
+    yield banned, "NoBadWordsLogitsProcessor", lambda p, n: (lists,)
     for count in (0, 1, 2, 7):
         yield (
             MinNewTokens(count, (8, 130)),
@@ -118,7 +127,8 @@ def pairs():
             lambda p, n, count=count: (p, count, [8, 130]),
         )
     biases = [[list(words), bias] for words, bias in zip(SEQUENCES, BIASES, strict=True)]
-    yield BiasedSequences(SEQUENCES, BIASES), "SequenceBiasLogitsProcessor", lambda p, n: (biases,)
+    biased = OnTokens(bias_sequences, (SEQUENCES, BIASES))
+    yield biased, "SequenceBiasLogitsProcessor", lambda p, n: (biases,)
     for forced in (False, True):
         yield (
             BannedAtBegin((3, 90), forced),
@@ -131,30 +141,31 @@ def pairs():
             "ExponentialDecayLengthPenalty",
             lambda p, n, start=start: ((start, 1.2), [8, 130], p),
         )
-    yield FiniteLogits(), "InfNanRemoveLogitsProcessor", lambda p, n: ()
-    for limit in (0.02, 0.5):
-        for ours in (EpsilonCutoff, EtaCutoff):
-            name = ours.__name__.replace("Cutoff", "LogitsWarper")
-            yield ours(limit), name, lambda p, n, limit=limit: (limit,)
+    yield OnLogits(jnp.nan_to_num), "InfNanRemoveLogitsProcessor", lambda p, n: ()
     yield ForcedLast(8), "ForcedEOSTokenLogitsProcessor", lambda p, n: (n, 8)
     yield ForcedLast((8, 17)), "ForcedEOSTokenLogitsProcessor", lambda p, n: (n, [8, 17])
-    yield Temperature(0.6), "TemperatureLogitsWarper", lambda p, n: (0.6,)
-    yield TopK(11), "TopKLogitsWarper", lambda p, n: (11,)
-    yield TopK(500), "TopKLogitsWarper", lambda p, n: (500,)
-    yield MinP(0.05), "MinPLogitsWarper", lambda p, n: (0.05,)
-    yield TopP(0.8), "TopPLogitsWarper", lambda p, n: (0.8,)
-    yield Typical(0.7), "TypicalLogitsWarper", lambda p, n: (0.7,)
+    for function, name, values in (
+        (scale_temperature, "Temperature", [0.6]),
+        (top_k_filter, "TopK", [11, 500]),
+        (min_p_filter, "MinP", [0.05]),
+        (top_p_filter, "TopP", [0.8]),
+        (typical_filter, "Typical", [0.7]),
+        (epsilon_filter, "Epsilon", [0.02, 0.5]),
+        (eta_filter, "Eta", [0.02, 0.5]),
+    ):
+        for value in values:
+            yield OnLogits(function, (value,)), f"{name}LogitsWarper", lambda p, n, x=value: (x,)
 
 
 @pytest.mark.torch
 @each_seed
-@pytest.mark.parametrize("pair", list(pairs()), ids=lambda pair: str(pair[0]))
+@pytest.mark.parametrize("pair", list(pairs()), ids=lambda pair: name_of(pair[0]))
 def test_equals_transformers(seed, pair):
     from transformers.generation import logits_process
 
     ours, theirs, arguments = pair
     # Among tokens of one logit, top-p of transformers keeps some by their place in the vocabulary.
-    logits, history = random_case(seed, ties=seed == 1 and not isinstance(ours, TopP))
+    logits, history = random_case(seed, ties=seed == 1 and name_of(ours) != "top_p_filter")
     kind = getattr(logits_process, theirs)
     expected = by_transformers(lambda p, n: kind(*arguments(p, n)), logits, history)
     np.testing.assert_allclose(apply((ours,), logits, history), expected, rtol=1e-6)
@@ -195,7 +206,9 @@ def test_what_looks_at_the_source_equals_transformers(seed, ngram_size, reads):
 def test_logits_that_are_not_finite_are_replaced():
     logits = jnp.array([[jnp.nan, jnp.inf, -jnp.inf, 1.5]])
     largest = float(jnp.finfo(jnp.float32).max)
-    np.testing.assert_array_equal(FiniteLogits()(logits, None), [[0, largest, -largest, 1.5]])
+    np.testing.assert_array_equal(
+        OnLogits(jnp.nan_to_num)(logits, None), [[0, largest, -largest, 1.5]]
+    )
 
 
 @each_seed
@@ -205,7 +218,9 @@ def test_renormalised_logits_are_log_probabilities(seed):
     exact = np.asarray(logits, np.float64)
     exact -= np.log(np.exp(exact).sum(axis=1, keepdims=True))
     # Of logits as large as 13, float32 has the differences to 1e-6.
-    np.testing.assert_allclose(apply((Renormalize(),), logits, history), exact, atol=1e-6)
+    np.testing.assert_allclose(
+        apply((OnLogits(jax.nn.log_softmax),), logits, history), exact, atol=1e-6
+    )
 
 
 @pytest.mark.torch
@@ -253,7 +268,7 @@ def test_compiled_equals_eager(processor):
 
 def test_processors_are_applied_in_the_callers_order():
     logits, history = random_case(0)
-    first, second = Temperature(0.5), PresencePenalty(3.0)
+    first, second = OnLogits(scale_temperature, (0.5,)), PresencePenalty(3.0)
     one = process((first, second), logits, history)
     np.testing.assert_array_equal(one, second(first(logits, history), history))
     assert not np.allclose(one, process((second, first), logits, history))
@@ -272,7 +287,13 @@ def test_in_a_mesh_rows_stay_where_they_are():
 
 
 @pytest.mark.parametrize(
-    "processor", [BannedTokens((VOCAB,)), BannedSequences(((1, VOCAB),)), ForcedLast(VOCAB)]
+    "processor",
+    [
+        OnLogits(ban_tokens, ((VOCAB,),)),
+        OnTokens(ban_sequences, (((1, VOCAB),),)),
+        ForcedLast(VOCAB),
+    ],
+    ids=name_of,
 )
 def test_a_token_beyond_the_vocabulary_is_an_error(processor):
     with pytest.raises(ArgumentError, match=rf"\[{VOCAB}\] are not in the vocabulary"):

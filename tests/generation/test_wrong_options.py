@@ -10,7 +10,6 @@ from tiny_models import tiny, tiny_encoder_decoder
 from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.generation import engine as engine_module
 from jaxformer.generation.config import GenerationConfig
-from jaxformer.generation.decode.filters import Temperature
 from jaxformer.generation.decode.processors import History, process
 from jaxformer.generation.engine import available_bytes, num_bytes, row_keys
 from jaxformer.generation.inputs import Prompts, padded, rows_of, texts_of, token_ids
@@ -53,7 +52,6 @@ def test_scalars_of_numpy_and_jax_are_pythons(integer, number):
     assert hash(GenerationConfig(**theirs).processors()) == hash(
         GenerationConfig(**ours).processors()
     )
-    assert hash(Temperature(number(0.5))) == hash(Temperature(0.5))
     theirs["eos_token_id"] = np.array([3, 4])
     assert GenerationConfig.of({}, theirs) == GenerationConfig.of(
         {}, ours | {"eos_token_id": [3, 4]}

@@ -1,85 +1,28 @@
-"""Logits processors: penalties and constraints applied before a token is chosen.
+"""Logits processors: penalties, constraints and filters applied before a token is chosen.
 
-A processor maps the logits and the history to logits. Those here and in `filters` are frozen
-dataclasses around functions of `functional.sampling`, so a tuple of them can be a static argument
-of a compiled loop. On a mesh the rows may be sharded, but not the vocabulary.
+A processor maps the logits and the history to logits. Those here are frozen dataclasses around
+functions of `functional.sampling`, so a tuple of them can be a static argument of a compiled loop.
+The values of their fields are checked by `GenerationConfig`. On a mesh the rows may be sharded, but
+not the vocabulary.
 """
 
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import Rule, at_least, check_fields, is_integer, is_number
 from jaxformer.functional.arrays import assert_axes
 from jaxformer.functional.sampling.next_token import ban_tokens, force_token
 from jaxformer.functional.sampling.penalties import (
-    ban_sequences,
-    bias_sequences,
     frequency_penalty,
     no_repeat_ngram,
     presence_penalty,
     repetition_penalty,
     token_counts,
-)
-
-_LEAST, _MOST = 1e-30, 1e30
-"""The range of factors and terms in which float32 logits neither overflow nor underflow."""
-_LARGEST_TOKEN = 2**31 - 1
-
-
-def _is_number(value) -> bool:
-    return is_number(value) and abs(value) <= _MOST
-
-
-def _is_token(value) -> bool:
-    return is_integer(value) and 0 <= value <= _LARGEST_TOKEN
-
-
-def _are_tokens(value) -> bool:
-    return isinstance(value, tuple) and all(map(_is_token, value))
-
-
-def _is_pair(value) -> bool:
-    return isinstance(value, tuple) and len(value) == 2
-
-
-def _is_bias(value) -> bool:
-    return _is_pair(value) and bool(value[0]) and _are_tokens(value[0]) and _is_number(value[1])
-
-
-NUMBER = Rule(_is_number, f"a finite number, from {-_MOST} to {_MOST}")
-POSITIVE = Rule(
-    lambda value: _is_number(value) and value >= _LEAST,
-    f"a positive, finite number, from {_LEAST} to {_MOST}",
-)
-POSITIVE_OR_ZERO = Rule(
-    lambda value: _is_number(value) and (value == 0 or value >= _LEAST),
-    f"a finite number, at least 0: 0, or from {_LEAST} to {_MOST}",
-)
-TOKEN = Rule(_is_token, f"a token id from 0 to {_LARGEST_TOKEN}")
-TOKENS = Rule(_are_tokens, "a tuple of token ids, such as (0, 5)")
-TOKEN_OR_TOKENS = Rule(
-    lambda value: _is_token(value) or _are_tokens(value),
-    "a token id or a tuple of several, such as (0, 5)",
-)
-SEQUENCES = Rule(
-    lambda value: isinstance(value, tuple) and all(map(_are_tokens, value)) and all(value),
-    "a tuple of tuples of token ids, such as ((7,), (3, 5)), none of them empty",
-)
-BIASES = Rule(
-    lambda value: isinstance(value, tuple) and all(map(_is_bias, value)),
-    "a tuple of pairs, each of token ids and a finite number, such as (((3, 5), -1.5),)",
-)
-DECAY = Rule(
-    lambda value: (
-        _is_pair(value) and is_integer(value[0]) and value[0] >= 0 and _is_number(value[1])
-    ),
-    "a number of tokens and a factor, such as (20, 1.05)",
 )
 
 
@@ -132,14 +75,37 @@ def process(processors: Sequence[Processor], logits: jax.Array, history: History
 
 
 @dataclass(frozen=True)
+class OnLogits:
+    """Applies a function to the logits alone, such as a filter of sampling."""
+
+    function: Callable[..., jax.Array]
+    """Maps logits `[B, V]` and the arguments to logits `[B, V]`, such as `top_k_filter`."""
+    arguments: tuple[Any, ...] = ()
+    """Its other arguments, such as k."""
+
+    def __call__(self, logits: jax.Array, history: History) -> jax.Array:
+        return self.function(logits, *self.arguments)
+
+
+@dataclass(frozen=True)
+class OnTokens:
+    """Applies a function to the logits and the tokens so far, such as `no_repeat_ngram`."""
+
+    function: Callable[..., jax.Array]
+    """Maps logits `[B, V]`, tokens `[B, S]`, lengths `[B]` and the arguments to logits."""
+    arguments: tuple[Any, ...]
+    """Its other arguments."""
+
+    def __call__(self, logits: jax.Array, history: History) -> jax.Array:
+        return self.function(logits, history.tokens, history.lengths, *self.arguments)
+
+
+@dataclass(frozen=True)
 class RepetitionPenalty:
     """Makes tokens of the prompt and generated tokens less probable, by a factor."""
 
     penalty: float
     """Above 1 discourages repetition, below 1 encourages it."""
-
-    def __post_init__(self):
-        check_fields(self, penalty=POSITIVE)
 
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         counts = _counts(history, jnp.zeros_like(history.lengths), logits.shape[1])
@@ -153,9 +119,6 @@ class PresencePenalty:
     penalty: float
     """Subtracted from their logits; negative encourages repetition."""
 
-    def __post_init__(self):
-        check_fields(self, penalty=NUMBER)
-
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         counts = _counts(history, history.prompt_lengths, logits.shape[1])
         return presence_penalty(logits, counts > 0, self.penalty)
@@ -168,26 +131,9 @@ class FrequencyPenalty:
     penalty: float
     """Subtracted from their logits for each occurrence; negative encourages repetition."""
 
-    def __post_init__(self):
-        check_fields(self, penalty=NUMBER)
-
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         counts = _counts(history, history.prompt_lengths, logits.shape[1])
         return frequency_penalty(logits, counts, self.penalty)
-
-
-@dataclass(frozen=True)
-class NoRepeatNgram:
-    """Allows each n-gram only once, prompt included."""
-
-    ngram_size: int
-    """n."""
-
-    def __post_init__(self):
-        check_fields(self, ngram_size=at_least(1))
-
-    def __call__(self, logits: jax.Array, history: History) -> jax.Array:
-        return no_repeat_ngram(logits, history.tokens, history.lengths, self.ngram_size)
 
 
 @dataclass(frozen=True)
@@ -196,9 +142,6 @@ class SourcePenalty:
 
     penalty: float
     """Above 1: what is not in the source is less probable than what is."""
-
-    def __post_init__(self):
-        check_fields(self, penalty=POSITIVE)
 
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         read = history.read()
@@ -213,57 +156,9 @@ class NoSourceNgram:
     ngram_size: int
     """n."""
 
-    def __post_init__(self):
-        check_fields(self, ngram_size=at_least(1))
-
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         tokens, lengths = history.tokens, history.lengths
         return no_repeat_ngram(logits, tokens, lengths, self.ngram_size, history.read())
-
-
-@dataclass(frozen=True)
-class BannedTokens:
-    """Excludes tokens."""
-
-    tokens: tuple[int, ...]
-    """The token ids."""
-
-    def __post_init__(self):
-        check_fields(self, tokens=TOKENS)
-
-    def __call__(self, logits: jax.Array, history: History) -> jax.Array:
-        return ban_tokens(logits, self.tokens)
-
-
-@dataclass(frozen=True)
-class BannedSequences:
-    """Excludes sequences of tokens."""
-
-    sequences: tuple[tuple[int, ...], ...]
-    """The token ids."""
-
-    def __post_init__(self):
-        check_fields(self, sequences=SEQUENCES)
-
-    def __call__(self, logits: jax.Array, history: History) -> jax.Array:
-        return ban_sequences(logits, history.tokens, history.lengths, self.sequences)
-
-
-@dataclass(frozen=True)
-class BiasedSequences:
-    """Makes sequences of tokens more or less probable."""
-
-    sequences: tuple[tuple[int, ...], ...]
-    """The token ids."""
-    biases: tuple[float, ...]
-    """What is added to the logit of the last token of each."""
-
-    def __post_init__(self):
-        check_fields(self, sequences=SEQUENCES)
-
-    def __call__(self, logits: jax.Array, history: History) -> jax.Array:
-        tokens, lengths = history.tokens, history.lengths
-        return bias_sequences(logits, tokens, lengths, self.sequences, self.biases)
 
 
 @dataclass(frozen=True)
@@ -274,9 +169,6 @@ class BannedAtBegin:
     """The token ids."""
     forced: bool
     """Whether a text that begins with one token has a forced second one."""
-
-    def __post_init__(self):
-        check_fields(self, tokens=TOKENS)
 
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         skipped = self.forced & (history.prompt_lengths == 1)
@@ -298,9 +190,6 @@ class EndsLater:
     end_tokens: tuple[int, ...]
     """The tokens that end a text."""
 
-    def __post_init__(self):
-        check_fields(self, start=at_least(0), factor=POSITIVE, end_tokens=TOKENS)
-
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         beyond = history.lengths - history.prompt_lengths - self.start
         with np.errstate(over="ignore"):
@@ -321,9 +210,6 @@ class MinNewTokens:
     end_tokens: tuple[int, ...]
     """The tokens that end a text."""
 
-    def __post_init__(self):
-        check_fields(self, count=at_least(0), end_tokens=TOKENS)
-
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         too_early = history.lengths - history.prompt_lengths < self.count
         return jnp.where(too_early[:, None], ban_tokens(logits, self.end_tokens), logits)
@@ -336,9 +222,6 @@ class ForcedFirst:
     token: int
     """The token id."""
 
-    def __post_init__(self):
-        check_fields(self, token=TOKEN)
-
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         first = history.lengths == history.prompt_lengths
         return jnp.where(first[:, None], force_token(logits, self.token), logits)
@@ -350,9 +233,6 @@ class ForcedLast:
 
     token: int | tuple[int, ...]
     """The token id, or those of several, which become equally probable."""
-
-    def __post_init__(self):
-        check_fields(self, token=TOKEN_OR_TOKENS)
 
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         last = history.lengths == history.limits - 1
