@@ -1,6 +1,5 @@
 """The formats of an export's weights: safetensors files, or those of a Flax class."""
 
-import abc
 import logging
 from collections.abc import Mapping
 from functools import partial
@@ -26,25 +25,23 @@ from jaxformer.models.parameters import Parameters
 _log = logging.getLogger(__name__)
 
 
-class ExportFormat(abc.ABC):
-    """A file format for a model's weights."""
+class ExportFormat:
+    """A file format for a model's weights: the safetensors files that transformers writes today."""
 
-    name: str
+    name: str = "hf"
     """Its name in `save`, and the `kind` of its file layouts."""
-    max_bytes: int
+    max_bytes: int = 5 * 10**9
     """The largest size of a file, unless the layout of existing files is kept."""
 
-    @abc.abstractmethod
     def check(
         self, checkpoint: HFCheckpoint, parameters: Parameters, placements: list[Placement]
     ) -> None:
         """Raises a ConfigError if the format cannot store a model."""
 
-    @abc.abstractmethod
     def kept(self, checkpoint: HFCheckpoint, placements: list[Placement]) -> list[Placement]:
         """Returns those tensors of PyTorch's file that files of this format have."""
+        return placements
 
-    @abc.abstractmethod
     def write(
         self,
         folder: Path,
@@ -55,21 +52,6 @@ class ExportFormat(abc.ABC):
         max_bytes: int,
     ) -> None:
         """Writes the files."""
-
-
-class Safetensors(ExportFormat):
-    """The files that transformers writes today."""
-
-    name = "hf"
-    max_bytes = 5 * 10**9
-
-    def check(self, checkpoint, parameters, placements):
-        pass
-
-    def kept(self, checkpoint, placements):
-        return placements
-
-    def write(self, folder, checkpoint, parameters, placements, kinds, max_bytes):
         # The order of safetensors' own writer: large dtypes first, so that all values are aligned.
         order = sorted(placements, key=lambda p: (-kinds[p.tensor].dtype.itemsize, p.tensor))
         kinds = {placement.tensor: kinds[placement.tensor] for placement in order}
@@ -105,7 +87,7 @@ class FlaxMsgpack(ExportFormat):
 
 
 EXPORT_FORMATS: dict[str, ExportFormat] = {
-    each.name: each for each in (Safetensors(), FlaxMsgpack())
+    each.name: each for each in (ExportFormat(), FlaxMsgpack())
 }
 """The formats by their names."""
 

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
+
+import jax.numpy as jnp
 
 from jaxformer.checkpoints.run_dir import IMPORTED, RunConfig, kept_files
 from jaxformer.checkpoints.saved_run import run_and_step
@@ -18,18 +21,19 @@ from jaxformer.data.tokenizers.specs import load_tokenizer
 from jaxformer.errors import ArgumentError, ConfigError
 from jaxformer.io.model_files import is_hf_checkpoint
 from jaxformer.models import Head
-from jaxformer.models.heads.base import PredictionOptions
+from jaxformer.models.heads.base import PredictionOptions, embedding, pool
 from jaxformer.pretrained.auto import load, model_folder
 from jaxformer.pretrained.model import Pretrained, with_stored_compute_dtype
 from jaxformer.pretrained.prediction.answers import AnswerPredictor
 from jaxformer.pretrained.prediction.hf_reader import HFReader
 from jaxformer.pretrained.prediction.image_reader import HFImageReader, RunImageReader
-from jaxformer.pretrained.prediction.predictor import Predictor, Subject
+from jaxformer.pretrained.prediction.predictor import Predictor, RowPredictor, Subject
 from jaxformer.pretrained.prediction.reader import Reader
 from jaxformer.pretrained.prediction.run_reader import RunReader
 from jaxformer.pretrained.prediction.sound_reader import SoundReader
 from jaxformer.pretrained.prediction.tags import TagPredictor
-from jaxformer.pretrained.prediction.texts import EmbeddingPredictor, Pooling, RowPredictor
+
+Pooling = Literal["mean", "first", "last"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,12 +118,21 @@ def _predictor(
 ) -> Predictor:
     """Returns the predictor of a head, or of embeddings."""
     options = PredictionOptions(labels, config.scores, config.normalize)
+    reader = subject.reader
+
+    def vectors(model, arrays):
+        return pool(*reader.states(model, arrays), config.pooling).astype(jnp.float32)
+
+    def probabilities(model, arrays):
+        return head.probabilities(reader.scores(model, arrays))
+
     if head is None:
-        return EmbeddingPredictor(subject, config.pooling, config.normalize)
+        return RowPredictor(subject, vectors, partial(embedding, normalize=config.normalize))
     if head.unit == "span":
         return AnswerPredictor(subject, head, config.null)
-    kind = TagPredictor if head.unit == "token" else RowPredictor
-    return kind(subject, head, options)
+    if head.unit == "token":
+        return TagPredictor(subject, probabilities, options)
+    return RowPredictor(subject, probabilities, partial(head.prediction, options=options))
 
 
 def _head(folder: Path, pretrained: Pretrained, config: PredictionConfig) -> Head | None:

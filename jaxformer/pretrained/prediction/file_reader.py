@@ -1,8 +1,7 @@
 """Reads the files of a folder, or those that a table names."""
 
-import abc
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jaxformer.data.files.record import table_row
 from jaxformer.data.files.tables import read_records
@@ -19,11 +18,9 @@ class FileReader(Reader):
 
     kind = "files"
     """What the files hold, for messages."""
+    found_in: Callable[[AnyPath], Sequence[str]]
+    """Returns the names of the files of a folder."""
     _folder: AnyPath | None = None
-
-    @abc.abstractmethod
-    def found_in(self, folder: AnyPath) -> Sequence[str]:
-        """Returns the names of the files of a folder."""
 
     def records(self, path, header):
         """Yields a row with the path of each file in a folder, or the rows of a table."""

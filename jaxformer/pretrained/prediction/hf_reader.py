@@ -11,7 +11,7 @@ from jaxformer.data.tasks.sequences import EncodedText
 from jaxformer.data.tokenizers.files import bounded_matches, read_settings
 from jaxformer.data.tokenizers.prompts import read_prompt_encoder
 from jaxformer.errors import DataError
-from jaxformer.hub.families import family_of, forward
+from jaxformer.hub.families import Outputs, family_of, forward
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.prediction.reader import TextReader, Window, Words, joined_spans
 
@@ -112,7 +112,7 @@ class HFReader(TextReader):
         outputs = forward(model, self._checkpoint, arrays)
         if "start_logits" in outputs:
             return jax.numpy.stack([outputs["start_logits"], outputs["end_logits"]], axis=1)
-        return next(outputs[name] for name in _SCORES if name in outputs)
+        return scores_in(outputs)
 
     def states(self, model, arrays):
         valid = arrays["attention_mask"] > 0
@@ -149,6 +149,11 @@ class HFReader(TextReader):
             return encoding.word_ids[index] == encoding.word_ids[index - 1]
         start = encoding.offsets[index][0]
         return start > 0 and " " not in text[start - 1 : start + 1]
+
+
+def scores_in(outputs: Outputs) -> jax.Array:
+    """Returns the scores of a head among the outputs of a model."""
+    return next(outputs[name] for name in _SCORES if name in outputs)
 
 
 def _lower(tokenizer: Tokenizer) -> None:

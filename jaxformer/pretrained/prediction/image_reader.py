@@ -16,11 +16,10 @@ from jaxformer.errors import DataError
 from jaxformer.hub.families import forward
 from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.prediction.file_reader import FileReader
+from jaxformer.pretrained.prediction.hf_reader import scores_in
 from jaxformer.pretrained.prediction.image_patches import image_inputs
 from jaxformer.pretrained.prediction.image_settings import ImageSettings
 from jaxformer.pretrained.prediction.reader import Arrays
-
-_SCORES = ("logits", "image_embeds", "pooler_output")
 
 
 class Pixels(NamedTuple):
@@ -38,9 +37,7 @@ class ImageReader(FileReader):
     max_length = chunk = 1
     columns = IMAGE_COLUMNS
     kind = "images"
-
-    def found_in(self, folder):
-        return image_names(folder)
+    found_in = staticmethod(image_names)
 
     def encode(self, rows: Sequence[tuple[str, ...]]) -> list[Pixels]:
         """Returns the pixels of the images in files, whose paths may be relative to the table's."""
@@ -55,7 +52,7 @@ class RunImageReader(ImageReader):
     """Reads images as in the training data of a run."""
 
     def __init__(self, data: Images, head: str | None):
-        self._data, self._head = data, head
+        self._data, self.head = data, head
         self._mean, self._std = (np.array(x, np.float32) for x in (data.mean, data.std))
 
     def pixels(self, file):
@@ -65,9 +62,6 @@ class RunImageReader(ImageReader):
 
     def arrays(self, rows, length):
         return {"images": np.stack([row.ids for row in rows])}
-
-    def scores(self, model, arrays):
-        return model.scores(arrays)[self._head]
 
     def states(self, model, arrays):
         hidden = model.outputs(arrays).hidden
@@ -118,8 +112,7 @@ class HFImageReader(ImageReader):
         return image_inputs(images, self._config, self._settings.max_patches)
 
     def scores(self, model, arrays):
-        outputs = forward(model, self._checkpoint, arrays)
-        return next(outputs[name] for name in _SCORES if name in outputs)
+        return scores_in(forward(model, self._checkpoint, arrays))
 
     def states(self, model, arrays) -> tuple[jax.Array, jax.Array]:
         hidden = forward(model, self._checkpoint, arrays)["last_hidden_state"]

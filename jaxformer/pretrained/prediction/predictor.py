@@ -66,3 +66,23 @@ class Predictor(abc.ABC):
     def _texts(self, records: Sequence[Record]) -> list[tuple[str, ...]]:
         columns = self.subject.text or recognised(records[0], self.reader.columns, "--text")
         return [tuple(record.text(column) for column in columns) for record in records]
+
+
+class RowPredictor(Predictor):
+    """Predicts something for a text, for a pair of texts, or for a file.
+
+    Args:
+        subject: The model and its reader.
+        function: Is computed for a batch, from the model and its inputs.
+        prediction: The prediction for a row, from what the function returned for it.
+    """
+
+    def __init__(
+        self, subject: Subject, function: Callable, prediction: Callable[[Any], Prediction]
+    ):
+        super().__init__(subject)
+        self._compute, self._prediction = self._batches(function), prediction
+
+    def _rows(self, records):
+        tokens = self.reader.encode(self._texts(records))
+        return [self._prediction(found) for found, _ in self._tokens_run(self._compute, tokens)]

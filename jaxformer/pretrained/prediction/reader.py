@@ -44,12 +44,14 @@ class Reader(abc.ABC):
         chunk: How many batches are read together, so that similar lengths share a batch.
         unit: What `max_length` counts, for messages.
         columns: The columns, or pairs of columns, that are recognised by their names.
+        head: The name of the head that predicts; None: none does.
     """
 
     max_length: int
     chunk = 16
     unit = "tokens"
     columns: Sequence[tuple[str, ...]] = TEXT_COLUMNS
+    head: str | None = None
 
     @abc.abstractmethod
     def records(self, path: Path, header: bool) -> Iterator[Record]:
@@ -63,9 +65,9 @@ class Reader(abc.ABC):
     def arrays(self, rows: Sequence[Any], length: int) -> Arrays:
         """Returns the model's inputs for encoded rows, [rows, length]."""
 
-    @abc.abstractmethod
     def scores(self, model: Model, arrays: Arrays) -> jax.Array:
         """Returns the head's scores, float32: [B, labels], [B, T, labels] or [B, 2, T]."""
+        return model.scores(arrays)[self.head]
 
     @abc.abstractmethod
     def states(self, model: Model, arrays: Arrays) -> tuple[jax.Array, jax.Array]:

@@ -33,7 +33,7 @@ class RunReader(TextReader):
         self._data = data
         self._tokenizer = tokenizer
         self._config = config
-        self._head = head
+        self.head = head
         self.max_length = max_length or data.lengths["inputs"]
         special = SpecialTokens.of(tokenizer, getattr(data, "special_tokens", "bert"))
         self._encoder = RowEncoder(tokenizer, special, self.max_length)
@@ -74,9 +74,6 @@ class RunReader(TextReader):
         reads_row = isinstance(self._data, SequenceData)  # the decoder, if there is one
         start = self._data.start_id(self._tokenizer) if reads_row else None
         return with_decoder(arrays, start)
-
-    def scores(self, model, arrays):
-        return model.scores(arrays)[self._head]
 
     def states(self, model, arrays):
         valid = arrays["segments"] > 0

@@ -36,13 +36,11 @@ class SoundReader(FileReader):
     columns = AUDIO_COLUMNS
     kind = "sounds"
     unit = "samples"
+    found_in = staticmethod(sound_names)
 
     def __init__(self, form: SoundForm, head: str | None, longest: int | None = None):
-        self._form, self._head = form, head
+        self._form, self.head = form, head
         self.max_length = longest or form.longest or _SECONDS * form.sampling_rate
-
-    def found_in(self, folder):
-        return sound_names(folder)
 
     def encode(self, rows: Sequence[tuple[str, ...]]) -> list[Heard]:
         """Returns the waveforms of files, whose paths may be relative to the table's."""
@@ -61,9 +59,6 @@ class SoundReader(FileReader):
     def arrays(self, rows, length):
         each = [self._form.arrays(row.ids, length) for row in rows]
         return {name: np.stack([arrays[name] for arrays in each]) for name in each[0]}
-
-    def scores(self, model, arrays):
-        return model.scores(arrays)[self._head]
 
     def states(self, model, arrays):
         found = model.outputs(arrays)

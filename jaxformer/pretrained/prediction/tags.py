@@ -1,14 +1,13 @@
 """Predicts tags of words, and the entities that they mark."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import numpy as np
 
 from jaxformer.data.files.record import TEXT_COLUMNS, Record, recognised
 from jaxformer.errors import DataError
-from jaxformer.models import Head
 from jaxformer.models.heads.base import PredictionOptions, number
 from jaxformer.pretrained.prediction.predictor import Prediction, Predictor, Subject
 from jaxformer.pretrained.prediction.reader import Words
@@ -22,16 +21,14 @@ class TagPredictor(Predictor):
 
     _COLUMNS: ClassVar = (("words",), ("tokens",), *TEXT_COLUMNS[:2])
 
-    def __init__(self, subject: Subject, head: Head, options: PredictionOptions):
+    def __init__(self, subject: Subject, function: Callable, options: PredictionOptions):
+        """`function` computes the probabilities of the tags of a batch."""
         super().__init__(subject)
-        self._head, self._labels = head, options.labels
+        self._labels = options.labels
         self._entities = all(re.fullmatch(r"O|[BIES]-.+", tag) for tag in self._labels)
         self._all = options.scores
         self._lists: bool | None = None
-        self._compute = self._batches(self._function)
-
-    def _function(self, model, arrays):
-        return self._head.probabilities(self.reader.scores(model, arrays))
+        self._compute = self._batches(function)
 
     def _rows(self, records):
         texts, rows = self._words(records)
