@@ -29,7 +29,12 @@ from jaxformer.pretrained.embedding.api import (
     score_pairs,
     text_embedder,
 )
-from jaxformer.pretrained.embedding.modules import Dense, LayerNorm, Normalize, activation_of
+from jaxformer.pretrained.embedding.modules import (
+    activation_of,
+    read_dense,
+    read_layer_norm,
+    unit,
+)
 from jaxformer.pretrained.embedding.pooling import pooled
 from jaxformer.pretrained.embedding.recipe import read_recipe
 from jaxformer.pretrained.import_run import import_folder
@@ -286,7 +291,7 @@ def test_a_dense_layer_is_that_of_pytorch(square, tmp_path):
     x = np.random.default_rng(1).normal(size=(3, 6)).astype(np.float32)
     out = torch.nn.functional.gelu(torch.tensor(x @ tensors["linear.weight"].T)).numpy()
     residual = x if square else x @ tensors["residual.weight"].T
-    np.testing.assert_allclose(Dense.read(tmp_path)(x), out + residual, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(read_dense(tmp_path)(x), out + residual, rtol=1e-5, atol=1e-6)
 
 
 def test_a_layer_norm_is_that_of_pytorch(tmp_path):
@@ -298,8 +303,8 @@ def test_a_layer_norm_is_that_of_pytorch(tmp_path):
     theirs = torch.nn.functional.layer_norm(
         *(torch.tensor(x), (6,)), *map(torch.tensor, tensors.values())
     )
-    np.testing.assert_allclose(LayerNorm.read(tmp_path)(x), theirs, rtol=1e-5, atol=1e-6)
-    assert np.all(np.isfinite(Normalize()(np.zeros((2, 6), np.float32))))
+    np.testing.assert_allclose(read_layer_norm(tmp_path)(x), theirs, rtol=1e-5, atol=1e-6)
+    assert np.all(np.isfinite(unit(np.zeros((2, 6), np.float32), True)))
 
 
 @pytest.mark.parametrize(

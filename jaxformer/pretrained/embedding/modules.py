@@ -1,8 +1,8 @@
 """The steps of sentence-transformers after the model: pooling, and modules on the vectors."""
 
-import abc
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -84,99 +84,62 @@ class Pooling:
         return jnp.concatenate(found, axis=-1).astype(jnp.float32)
 
 
-class Module(abc.ABC):
-    """A step after pooling, from vectors `[B, D]` to vectors, float32."""
-
-    @classmethod
-    @abc.abstractmethod
-    def read(cls, folder: Path) -> "Module":
-        """Returns the module that a folder describes."""
-
-    @abc.abstractmethod
-    def __call__(self, vectors: jax.Array) -> jax.Array:
-        """Returns the vectors after this step."""
+Module = Callable[[jax.Array], jax.Array]
+"""A step after pooling, from vectors float32 `[B, D]` to vectors."""
 
 
-@dataclass(frozen=True)
-class Normalize(Module):
-    """Scales vectors to length 1."""
-
-    @classmethod
-    def read(cls, folder):
-        _check_on_vectors(folder, _config(folder))
-        return cls()
-
-    def __call__(self, vectors):
-        return unit(vectors, True)
+def read_normalize(folder: Path) -> Module:
+    """Returns what scales vectors to length 1."""
+    _check_on_vectors(folder, _config(folder))
+    return partial(unit, wanted=True)
 
 
-@dataclass(frozen=True)
-class Dropout(Module):
-    """Changes nothing, because dropout acts only in training."""
+def read_dense(folder: Path) -> Module:
+    """Returns a layer with an activation, and perhaps a residual."""
+    values = _config(folder)
+    _check_on_vectors(folder, values)
+    where = f"{folder / CONFIG}: activation_function"
+    activation = activation_of(values.get("activation_function", "torch.nn.Tanh"), where)
+    tensors = _tensors(folder)
+    shape = (values.get("out_features"), values.get("in_features"))
+    kernel = _tensor(tensors, "linear.weight", shape).T
+    width = (shape[0],)
+    has_bias = values.get("bias", True)
+    bias = _tensor(tensors, "linear.bias", width) if has_bias else np.zeros(width, np.float32)
+    residual = None
+    if values.get("use_residual", False):
+        square = shape[0] == shape[1]
+        residual = np.eye(shape[0], dtype=np.float32)
+        residual = residual if square else _tensor(tensors, "residual.weight", shape).T
 
-    @classmethod
-    def read(cls, folder):
-        return cls()
+    def dense(vectors: jax.Array) -> jax.Array:
+        out = activation(_product(vectors, kernel) + bias[None])
+        return out if residual is None else out + _product(vectors, residual)
 
-    def __call__(self, vectors):
-        return vectors
-
-
-@dataclass(frozen=True, eq=False)
-class Dense(Module):
-    """A layer with an activation, and perhaps a residual."""
-
-    kernel: np.ndarray
-    """`[D, E]`."""
-    bias: np.ndarray
-    """`[E]`."""
-    activation: Callable[[jax.Array], jax.Array]
-    residual: np.ndarray | None = None
-    """`[D, E]`, the projection of the inputs that is added; None: no residual."""
-
-    @classmethod
-    def read(cls, folder):
-        values = _config(folder)
-        _check_on_vectors(folder, values)
-        where = f"{folder / CONFIG}: activation_function"
-        activation = activation_of(values.get("activation_function", "torch.nn.Tanh"), where)
-        tensors = _tensors(folder)
-        shape = (values.get("out_features"), values.get("in_features"))
-        kernel = _tensor(tensors, "linear.weight", shape).T
-        width = (shape[0],)
-        has_bias = values.get("bias", True)
-        bias = _tensor(tensors, "linear.bias", width) if has_bias else np.zeros(width, np.float32)
-        residual = None
-        if values.get("use_residual", False):
-            square = shape[0] == shape[1]
-            residual = np.eye(shape[0], dtype=np.float32)
-            residual = residual if square else _tensor(tensors, "residual.weight", shape).T
-        return cls(kernel, bias, activation, residual)
-
-    def __call__(self, vectors):
-        out = self.activation(_product(vectors, self.kernel) + self.bias[None])
-        return out if self.residual is None else out + _product(vectors, self.residual)
+    return dense
 
 
-@dataclass(frozen=True, eq=False)
-class LayerNorm(Module):
-    """Normalises each vector, then scales and shifts its values."""
+def read_layer_norm(folder: Path) -> Module:
+    """Returns what normalises each vector, then scales and shifts its values."""
+    tensors = _tensors(folder)
+    width = (_config(folder).get("dimension"),)
+    scale, bias = (_tensor(tensors, name, width) for name in ("norm.weight", "norm.bias"))
 
-    scale: np.ndarray
-    """`[D]`."""
-    bias: np.ndarray
-    """`[D]`."""
-
-    @classmethod
-    def read(cls, folder):
-        tensors = _tensors(folder)
-        width = (_config(folder).get("dimension"),)
-        return cls(*(_tensor(tensors, name, width) for name in ("norm.weight", "norm.bias")))
-
-    def __call__(self, vectors):
+    def layer_norm(vectors: jax.Array) -> jax.Array:
         centred = vectors - jnp.mean(vectors, axis=-1, keepdims=True)
         variance = jnp.mean(centred**2, axis=-1, keepdims=True)
-        return centred * jax.lax.rsqrt(variance + 1e-5) * self.scale[None] + self.bias[None]
+        return centred * jax.lax.rsqrt(variance + 1e-5) * scale[None] + bias[None]
+
+    return layer_norm
+
+
+MODULES: dict[str, Callable[[Path], Module]] = {
+    "Dense": read_dense,
+    "Dropout": lambda folder: lambda vectors: vectors,  # which acts only in training
+    "LayerNorm": read_layer_norm,
+    "Normalize": read_normalize,
+}
+"""Class of sentence-transformers -> reads the module that a folder describes."""
 
 
 def _product(vectors: jax.Array, kernel: np.ndarray) -> jax.Array:

@@ -10,22 +10,12 @@ from jaxformer.errors import ConfigError, DataError, did_you_mean, shortened
 from jaxformer.io.files import read_json
 from jaxformer.io.model_files import EMBEDDINGS, file_in, read_object
 from jaxformer.io.notices import warn_once
-from jaxformer.pretrained.embedding.modules import (
-    Dense,
-    Dropout,
-    LayerNorm,
-    Module,
-    Normalize,
-    Pooling,
-)
+from jaxformer.pretrained.embedding.modules import MODULES, Module, Pooling
 
-MODULES = "modules.json"
+LIST = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
 _OLD = re.compile(r"\d+_Transformer")
-_TRANSFORMER_FILES = [name for name in EMBEDDINGS if name not in (MODULES, SETTINGS)]
-_MODULES: dict[str, type[Module]] = {
-    kind.__name__: kind for kind in (Dense, Dropout, LayerNorm, Normalize)
-}
+_TRANSFORMER_FILES = [name for name in EMBEDDINGS if name not in (LIST, SETTINGS)]
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 
 
@@ -77,8 +67,8 @@ class Recipe:
 
 def read_recipe(folder: Path) -> Recipe:
     """Returns the recipe of a folder; without modules.json, it has only the model."""
-    file = file_in(folder, MODULES)
-    if file is None and _OLD.fullmatch(folder.name) and file_in(folder.parent, MODULES) is not None:
+    file = file_in(folder, LIST)
+    if file is None and _OLD.fullmatch(folder.name) and file_in(folder.parent, LIST) is not None:
         recipe = read_recipe(folder.parent)
         if recipe.transformer == folder:
             return recipe
@@ -98,9 +88,9 @@ def read_recipe(folder: Path) -> Recipe:
             raise ConfigError(_unsupported(file, kind, "Pooling after the Transformer"))
         pooling = Pooling.read(path)
     for kind, _ in rest:
-        if kind not in _MODULES:
-            raise ConfigError(_unsupported(file, kind, f"one of {', '.join(_MODULES)} after it"))
-    modules = tuple(_MODULES[kind].read(path) for kind, path in rest)
+        if kind not in MODULES:
+            raise ConfigError(_unsupported(file, kind, f"one of {', '.join(MODULES)} after it"))
+    modules = tuple(MODULES[kind](path) for kind, path in rest)
     values = _settings_of(transformer)
     length = values.get("max_seq_length")
     lower = bool(values.get("do_lower_case", False))
@@ -112,7 +102,7 @@ def with_default_pooling(recipe: Recipe, model_class: str) -> Recipe:
     mode = "lasttoken" if model_class.endswith("ForCausalLM") else "mean"
     what = {"lasttoken": "the state of the last token", "mean": "the mean of the tokens' states"}
     warn_once(
-        f"{recipe.transformer}: there is no {MODULES} to say how texts are embedded: {what[mode]} "
+        f"{recipe.transformer}: there is no {LIST} to say how texts are embedded: {what[mode]} "
         "is used, as in sentence-transformers"
     )
     return replace(recipe, pooling=Pooling((mode,)))
