@@ -28,7 +28,7 @@ from jaxformer.generation.inputs import (
 )
 from jaxformer.generation.rules import TOKEN
 from jaxformer.generation.text_stream import TextStream
-from jaxformer.generation.tokens import sampled_tokens
+from jaxformer.generation.tokens import continuations
 from jaxformer.io.notices import warn_once
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained.dialogues import Conversations, conversations_in
@@ -105,24 +105,21 @@ def generate(
     ids, prompts, encoder_outputs = prepare_inputs(pretrained, *given)
     _check_matched(pretrained, ids, encoder_outputs, hooks)
     config = config.for_width(prompts.tokens.shape[1])
-    if slide and (config.num_beams > 1 or output_scores):
-        raise ConfigError("slide = True: not with beams or output_scores")
-    check_stop_strings(config, slide)
+    check_together(config, slide, output_scores)
     engine = build_engine(pretrained, config, draft, proposals, storage)
     engine = engine.with_hooks(hooks) if hooks.patterns else engine
+    found = continuations(
+        engine,
+        prompts,
+        config,
+        _tokenizer(pretrained, config),
+        slide=slide,
+        encoder_outputs=encoder_outputs,
+        keep_scores=output_scores,
+    )
     if config.num_beams > 1:
-        found = engine.beam_search(prompts, config, encoder_outputs=encoder_outputs)
         scores = {"sequences_scores": found.scores}
     else:
-        found = sampled_tokens(
-            engine,
-            prompts,
-            config,
-            _tokenizer(pretrained, config),
-            slide=slide,
-            encoder_outputs=encoder_outputs,
-            keep_scores=output_scores,
-        )
         scores = {"log_probs": found.log_probs}
         if output_scores:
             scores["scores"] = found.scores
@@ -247,8 +244,11 @@ def combined_config(
     return config
 
 
-def check_stop_strings(config: GenerationConfig, slide: bool) -> None:
-    """Raises ConfigError where stop strings do not go together with the other options."""
+def check_together(config: GenerationConfig, slide: bool, output_scores: bool = False) -> None:
+    """Raises ConfigError where windows, stop strings, beams and scores do not go together."""
+    if slide and (config.num_beams > 1 or output_scores):
+        other = "beams" if config.num_beams > 1 else "output_scores"
+        raise ConfigError(f"slide = True: not with {other}")
     if config.stop_strings and slide:
         raise ConfigError(f"slide = True: not with stop_strings = {config.stop_strings}")
     if config.stop_strings and config.num_beams > 1:

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxformer.errors import ConfigError
-from jaxformer.generation.api import build_engine, check_stop_strings
+from jaxformer.generation.api import build_engine, check_together
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.loop import EncoderOutputs
 from jaxformer.generation.engine import row_keys
 from jaxformer.generation.inputs import Prompts, padded, prepare_inputs, reads_images, tokenize
 from jaxformer.generation.text_stream import TextStream
-from jaxformer.generation.tokens import sampled_tokens, stream_sliding, stream_tokens
+from jaxformer.generation.tokens import continuations, stream_sliding, stream_tokens
 from jaxformer.nn.cache import Storage
 from jaxformer.pretrained.model import Pretrained
 
@@ -47,9 +46,7 @@ class TextGenerator:
         storage: Storage | None = None,
     ):
         """Reads the tokenizer; see `generate` for the options."""
-        if slide and config.num_beams > 1:
-            raise ConfigError("slide = True: not with beams")
-        check_stop_strings(config, slide)
+        check_together(config, slide)
         self.encoder = pretrained.prompt_encoder
         self.engine = build_engine(pretrained, config, draft, proposals, storage)
         self.pretrained = pretrained
@@ -83,19 +80,17 @@ class TextGenerator:
         prompts, encoder_outputs = self._prepare(prompts)
         config = self.config.for_width(prompts.tokens.shape[1])
         count = config.num_return_sequences
-        if config.num_beams > 1:
-            found = self.engine.beam_search(prompts, config, encoder_outputs=encoder_outputs)
-            scores = found.scores
-        else:
-            found = sampled_tokens(
-                self.engine,
-                prompts,
-                config,
-                self.encoder.tokenizer,
-                first=first,
-                slide=self.slide,
-                encoder_outputs=encoder_outputs,
-            )
+        found = continuations(
+            self.engine,
+            prompts,
+            config,
+            self.encoder.tokenizer,
+            first=first,
+            slide=self.slide,
+            encoder_outputs=encoder_outputs,
+        )
+        scores = found.scores
+        if config.num_beams == 1:
             rows = zip(found.log_probs, found.lengths, strict=True)
             scores = [log_probs[:n].sum() for log_probs, n in rows]
         rows = zip(found.tokens, scores, found.lengths, strict=True)

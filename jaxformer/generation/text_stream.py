@@ -16,7 +16,6 @@ from jaxformer.data.tokenizers.training import byte_alphabet
 _BYTES = {character: byte for byte, character in enumerate(byte_alphabet())}
 _BYTE_FALLBACK = re.compile("<0x[0-9A-F]{2}>")
 _UNCLEAR = "\N{REPLACEMENT CHARACTER}"
-_BYTES = {character: byte for byte, character in enumerate(byte_alphabet())}
 
 
 class TextStream:

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 
 from jaxformer.errors import ConfigError
 from jaxformer.generation.config import GenerationConfig
+from jaxformer.generation.decode.beam import Hypotheses
 from jaxformer.generation.decode.loop import AnyState, EncoderOutputs, SamplingParams
 from jaxformer.generation.engine import Engine, available_bytes, num_bytes, row_keys
 from jaxformer.generation.inputs import Prompts, are_real
@@ -191,7 +192,7 @@ def _window(row: np.ndarray, limit: int, left: int) -> np.ndarray:
     return row if len(row) + left <= limit else row[-max(1, limit // 2) :]
 
 
-def sampled_tokens(
+def continuations(
     engine: Engine,
     prompts: Prompts,
     config: GenerationConfig,
@@ -201,12 +202,15 @@ def sampled_tokens(
     slide: bool = False,
     encoder_outputs: EncoderOutputs = (),
     keep_scores: bool = False,
-) -> NewTokens:
+) -> NewTokens | Hypotheses:
     """Continues each prompt `num_return_sequences` times: to a stop string, or in a window.
 
-    The tokenizer decodes the tokens if there are stop strings. A row's samples depend on its
-    number, so `first` counts the prompts of earlier batches. `slide`: see `stream_sliding`.
+    With several beams these are the best hypotheses. The tokenizer decodes the tokens if there are
+    stop strings. A row's samples depend on its number, so `first` counts the prompts of earlier
+    batches. `slide`: see `stream_sliding`.
     """
+    if config.num_beams > 1:
+        return engine.beam_search(prompts, config, encoder_outputs=encoder_outputs)
     count = config.num_return_sequences
     prompts, encoder_outputs = repeat_rows((prompts, encoder_outputs), count)
     keys = row_keys(config.seed, count * first + np.arange(len(prompts.lengths)))
