@@ -18,6 +18,7 @@ from jaxformer.hub.families import SEGMENTS, family_of
 from jaxformer.hub.inputs import checked_inputs
 from jaxformer.io.model_files import GENERATION
 from jaxformer.models.model import ModelConfig
+from jaxformer.pretrained.dialogues import padded
 from jaxformer.pretrained.model import NO_HOOKS, Pretrained
 
 Arrays = Mapping[str, Any]
@@ -139,20 +140,6 @@ def token_ids(name: str, value: Any) -> np.ndarray:
     if tokens.ndim != 1 or (tokens.size and not np.issubdtype(tokens.dtype, np.integer)):
         raise DataError(f"{name} must be a list of integers, got {tokens.dtype} {[*tokens.shape]}")
     return tokens
-
-
-def padded(rows: Sequence[Sequence[int]], padding: int, left: bool) -> Mapping[str, np.ndarray]:
-    """Pads rows of tokens on one side, as "input_ids" and "attention_mask" int64 `[B, T]`."""
-    for number, row in enumerate(rows):
-        if not len(row):
-            raise DataError(f"prompt {number} is empty: it needs one token at least")
-    width = max(map(len, rows))
-    ids = np.full((len(rows), width), padding, np.int64)
-    mask = np.zeros_like(ids)
-    for number, row in enumerate(rows):
-        real = slice(width - len(row), width) if left else slice(len(row))
-        ids[number, real], mask[number, real] = row, 1
-    return {"input_ids": ids, "attention_mask": mask}
 
 
 def are_real(lengths: np.ndarray, width: int) -> np.ndarray:

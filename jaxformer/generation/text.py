@@ -9,10 +9,11 @@ from jaxformer.generation.api import build_engine, check_together
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.loop import EncoderOutputs
 from jaxformer.generation.engine import row_keys
-from jaxformer.generation.inputs import Prompts, padded, prepare_inputs, reads_images, tokenize
+from jaxformer.generation.inputs import Prompts, prepare_inputs, reads_images, tokenize
 from jaxformer.generation.text_stream import TextStream
 from jaxformer.generation.tokens import continuations, stream_sliding, stream_tokens
 from jaxformer.nn.cache import Storage
+from jaxformer.pretrained.dialogues import padded
 from jaxformer.pretrained.model import Pretrained
 
 Prompt = Sequence[int] | str

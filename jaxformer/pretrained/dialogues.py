@@ -62,11 +62,25 @@ def with_prompts(pretrained: Pretrained, inputs: Inputs) -> Arrays:
     chats = conversations_in(inputs)
     if chats is None:
         return inputs
-    rows = prompts_of(pretrained, chats)
-    ids = np.zeros((len(rows), max(map(len, rows))), np.int32)
+    return padded(prompts_of(pretrained, chats), 0, left=False)
+
+
+def padded(
+    rows: Sequence[Sequence[int]], padding: int, left: bool, width: int | None = None
+) -> dict[str, np.ndarray]:
+    """Pads rows of tokens on one side, as "input_ids" and "attention_mask" int64 `[B, T]`.
+
+    The width is that of the longest row unless it is given.
+    """
+    for number, row in enumerate(rows):
+        if not len(row):
+            raise DataError(f"prompt {number} is empty: it needs one token at least")
+    width = width or max(map(len, rows))
+    ids = np.full((len(rows), width), padding, np.int64)
     mask = np.zeros_like(ids)
     for number, row in enumerate(rows):
-        ids[number, : len(row)], mask[number, : len(row)] = row, 1
+        real = slice(width - len(row), width) if left else slice(len(row))
+        ids[number, real], mask[number, real] = row, 1
     return {"input_ids": ids, "attention_mask": mask}
 
 

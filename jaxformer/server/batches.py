@@ -14,9 +14,10 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.generation.api import build_engine
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.engine import row_keys
-from jaxformer.generation.inputs import bucket, padded, prepare_inputs
+from jaxformer.generation.inputs import bucket, prepare_inputs
 from jaxformer.generation.text_stream import TextStream
 from jaxformer.generation.tokens import READ_EVERY, Part, stream_tokens
+from jaxformer.pretrained.dialogues import padded
 from jaxformer.pretrained.model import Pretrained
 
 

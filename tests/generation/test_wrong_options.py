@@ -12,10 +12,11 @@ from jaxformer.generation import engine as engine_module
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.processors import History, process
 from jaxformer.generation.engine import available_bytes, num_bytes, row_keys
-from jaxformer.generation.inputs import Prompts, padded, rows_of, texts_of, token_ids
+from jaxformer.generation.inputs import Prompts, rows_of, texts_of, token_ids
 from jaxformer.generation.scoring import Scorer
 from jaxformer.generation.speculative import SpeculativeEngine
 from jaxformer.generation.tokens import repeat_rows
+from jaxformer.pretrained.dialogues import padded
 
 PROMPTS = Prompts.of_rows([[3, 4, 5], [6]])
 KEYS = row_keys(0, np.arange(2))

@@ -13,6 +13,7 @@ from jaxformer.data.tokenizers.auto import UnreadableTokenizerError
 from jaxformer.data.tokenizers.files import ask_about, read_settings
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.models import Contrastive
+from jaxformer.pretrained.dialogues import padded
 from jaxformer.pretrained.model import Pretrained, check_pretrained
 from jaxformer.pretrained.outputs import forward
 from jaxformer.pretrained.prediction.image_reader import HFImageReader
@@ -99,17 +100,10 @@ def text_arrays(pretrained: Pretrained, texts: Sequence[str]) -> dict[str, np.nd
             raise DataError(
                 f"{text!r} has {len(row)} tokens, but the model reads at most {longest}"
             )
-    length = longest if fixed else max(map(len, rows))
-    pad, on_left = _padding(pretrained)
-    ids = np.full((len(rows), length), pad, np.int32)
-    mask = np.zeros_like(ids)
-    for number, row in enumerate(rows):
-        real = slice(length - len(row), None) if on_left else slice(len(row))
-        ids[number, real], mask[number, real] = row, 1
-    attends = fixed and "attention_mask" not in settings.get(
-        "model_input_names", ["attention_mask"]
-    )
-    return {"input_ids": ids} if attends else {"input_ids": ids, "attention_mask": mask}
+    arrays = padded(rows, *_padding(pretrained), longest if fixed else None)
+    if fixed and "attention_mask" not in settings.get("model_input_names", ["attention_mask"]):
+        del arrays["attention_mask"]
+    return arrays
 
 
 def _padding(pretrained: Pretrained) -> tuple[int, bool]:
