@@ -238,8 +238,15 @@ class Engine:
         num_beams: int = 1,
     ) -> CacheShape:
         """The size of the cache; ConfigError if positions or memory do not suffice for it."""
-        self._check_length(prompt, max_new_tokens)
-        capacity = bucket(prompt + max_new_tokens, _MIN_CAPACITY)
+        total = prompt + max_new_tokens
+        if self.max_length is not None and total > self.max_length:
+            raise ConfigError(
+                f"max_new_tokens = {max_new_tokens}: with a prompt of {prompt} tokens that needs "
+                f"{total} positions, and the model has {self.max_length}: ask for "
+                f"{max(self.max_length - prompt, 0)} at most, shorten the prompt, or let the "
+                "window slide"
+            )
+        capacity = bucket(total, _MIN_CAPACITY)
         # A model that may read all tokens again reads them at once.
         chunk = capacity if self._rereads else min(CHUNK, capacity)
         shape = CacheShape(rows, capacity=capacity, chunk=chunk, storage=self._storage)
@@ -290,16 +297,6 @@ class Engine:
         logits = array(rows, num_beams, self.config.vocab_size, dtype=jnp.float32)
         kept = num_bytes((cache, state.log_probs, state.scores, logits))
         return kept + num_beams * num_bytes(history)
-
-    def _check_length(self, prompt: int, max_new_tokens: int):
-        """Raises ConfigError unless the model has positions for a prompt and the new tokens."""
-        if self.max_length is not None and prompt + max_new_tokens > self.max_length:
-            raise ConfigError(
-                f"max_new_tokens = {max_new_tokens}: with a prompt of {prompt} tokens that needs "
-                f"{prompt + max_new_tokens} positions, and the model has {self.max_length}: ask "
-                f"for {max(self.max_length - prompt, 0)} at most, shorten the prompt, or let the "
-                "window slide"
-            )
 
 
 def _module(model: ArrangedModel, weights: Weights) -> GenerativeModel | HookedModel:

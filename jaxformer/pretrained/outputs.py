@@ -42,7 +42,6 @@ def forward(
         ArgumentError: An argument has a wrong value, or no layer has attention probabilities.
         DataError: An array is missing, unknown, has a wrong shape, or ids beyond a table.
     """
-    check_pretrained("pretrained", pretrained)
     options = {"hidden_states": output_hidden_states, "attentions": output_attentions}
     for name, value in options.items():
         check_argument(f"output_{name}", value, SWITCH.allows(plain(value)), SWITCH.expected)
@@ -104,8 +103,8 @@ def run_with_cache(
         ArgumentError: A pattern matches no activation.
         DataError: As for `forward`.
     """
-    check_pretrained("pretrained", pretrained)
-    return pretrained.activations(_arrays(pretrained, inputs), names)
+    arrays = _arrays(pretrained, inputs)
+    return pretrained.activations(arrays, names)
 
 
 def run_with_hooks(
@@ -129,7 +128,6 @@ def run_with_hooks(
         ArgumentError: A pattern matches no activation, or a hook returns another shape.
         DataError: As for `forward`.
     """
-    check_pretrained("pretrained", pretrained)
     arrays = _arrays(pretrained, inputs)
     return pretrained.activations(arrays, hooks=Hooks.of(hooks))[0]
 
@@ -158,7 +156,6 @@ def activation_gradients(
         ArgumentError: A pattern matches no activation, or the metric is not a function.
         DataError: As for `forward`.
     """
-    check_pretrained("pretrained", pretrained)
     check_argument("metric", metric, callable(metric), "a function from the outputs to a scalar")
     arrays = _arrays(pretrained, inputs)
     return pretrained.activation_gradients(arrays, metric, names)
@@ -181,13 +178,13 @@ def activation_names(
         ArgumentError: A pattern matches no activation.
         DataError: As for `forward`.
     """
-    check_pretrained("pretrained", pretrained)
     arrays = _arrays(pretrained, inputs)
     names = as_tuple(names)
     return jax.eval_shape(lambda arrays: pretrained.activations(arrays, names)[1], arrays)
 
 
 def _arrays(pretrained: Pretrained, inputs: Inputs) -> dict[str, jax.Array]:
+    check_pretrained("pretrained", pretrained)
     return checked_inputs(with_prompts(pretrained, inputs), pretrained.config)
 
 

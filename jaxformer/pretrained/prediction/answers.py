@@ -35,9 +35,8 @@ class AnswerPredictor(Predictor):
     """
 
     def __init__(self, subject: Subject, head: Span, null: bool = True):
-        super().__init__(subject)
+        super().__init__(subject._replace(text=subject.text or ("question", "context")))
         self._longest, self._null = head.longest, null
-        self._columns = subject.text or ("question", "context")
         self._compute = self._batches(self._function)
 
     def _function(self, model, arrays):
@@ -50,9 +49,6 @@ class AnswerPredictor(Predictor):
         nothing = jnp.sum(jnp.where(first[:, None, :], scores, 0.0), axis=(1, 2))
         spans, best = best_spans(jnp.where(context[:, None, :], scores, -1e9), self._longest)
         return spans, best, jnp.exp(best - total), nothing, jnp.exp(nothing - total)
-
-    def _texts(self, records):
-        return [tuple(record.text(column) for column in self._columns) for record in records]
 
     def _rows(self, records):
         windows: list[list[Window]] = []

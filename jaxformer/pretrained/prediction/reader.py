@@ -53,9 +53,9 @@ class Reader(abc.ABC):
     columns: Sequence[tuple[str, ...]] = TEXT_COLUMNS
     head: str | None = None
 
-    @abc.abstractmethod
     def records(self, path: Path, header: bool) -> Iterator[Record]:
-        """Yields the rows of an input, as `read_records` does of a table."""
+        """Yields the rows of an input, by default those of a table."""
+        return read_records(path, header)
 
     @abc.abstractmethod
     def encode(self, rows: Sequence[tuple[str, ...]]) -> Sequence[Any]:
@@ -75,20 +75,13 @@ class Reader(abc.ABC):
 
 
 class TextReader(Reader):
-    """Reads texts.
+    """Reads texts, and pairs of texts.
 
     Attributes:
         pads_left: Whether padding comes before the tokens.
     """
 
     pads_left = False
-
-    def records(self, path, header):
-        return read_records(path, header)
-
-    @abc.abstractmethod
-    def encode(self, rows: Sequence[tuple[str, ...]]) -> list[EncodedText]:
-        """Returns the tokens of texts, or of pairs of texts."""
 
     @abc.abstractmethod
     def encode_words(self, rows: Sequence[Sequence[str]]) -> list[Words]:
