@@ -58,54 +58,30 @@ class Prompts(NamedTuple):
 
     @classmethod
     def of_ids(
-        cls,
-        ids: np.ndarray,
-        mask: np.ndarray | None,
-        vocab_size: int,
-        source: np.ndarray | None = None,
+        cls, ids: np.ndarray, mask: np.ndarray | None, source: np.ndarray | None = None
     ) -> Prompts:
         """Moves the padding of prompts to the right.
 
         Args:
             ids: int `[B, T]`.
             mask: `[B, T]`, 1 at real tokens and 0 at padding, on either side; None: no padding.
-            vocab_size: V.
             source: The tokens that an encoder has read.
 
         Raises:
-            DataError: A prompt is empty, a token is not in the vocabulary, or the shapes do not
-                fit.
+            DataError: A prompt is empty.
         """
-        real = real_tokens(ids, mask, vocab_size)
-        rows = [row[kept] for row, kept in zip(np.asarray(ids), real, strict=True)]
+        rows = [row[real] for row, real in zip(ids, real_tokens(ids, mask), strict=True)]
         return cls.of_rows(rows)._replace(source=source)
 
 
-def real_tokens(ids: np.ndarray, mask: np.ndarray | None, vocab_size: int) -> np.ndarray:
-    """Bool `[B, T]`: which ids are not padding; arguments and errors are those of `of_ids`."""
-    ids = np.asarray(ids)
-    if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):
-        raise DataError(
-            f"input_ids: expected integers [rows, tokens], got {ids.dtype} {list(ids.shape)}"
-        )
+def real_tokens(ids: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    """Bool `[B, T]`: which ids are not padding; DataError if a row is nothing else."""
     real = np.ones(ids.shape, bool) if mask is None else np.asarray(mask) > 0
-    if real.shape != ids.shape:
+    empty = np.flatnonzero(~real.any(axis=1))
+    if len(empty):
         raise DataError(
-            f"attention_mask: expected the shape of input_ids, {list(ids.shape)}, got "
-            f"{list(real.shape)}"
-        )
-    lengths = real.sum(axis=1, dtype=np.int32)
-    if not ids.size or not lengths.all():
-        empty = int(np.argmin(lengths)) if ids.size else 0
-        raise DataError(
-            f"input_ids: the prompt of row {empty} is empty: it needs one token at least, such as "
-            "the one that starts a text"
-        )
-    if (unknown := real & ((ids < 0) | (ids >= vocab_size))).any():
-        row, column = np.argwhere(unknown)[0]
-        raise DataError(
-            f"input_ids: token {ids[row, column]} in row {row} is not in the vocabulary, expected "
-            f"0 to {vocab_size - 1}"
+            f"input_ids: the prompt of row {empty[0]} is empty: it needs one token at least, such "
+            "as the one that starts a text"
         )
     return real
 
@@ -195,13 +171,12 @@ def prepare_inputs(
         for name in arrays.keys() & SEGMENTS.keys():
             if np.any(arrays[name]):
                 raise DataError(f"inputs: {name} must be 0 everywhere, as it is for new tokens")
-        prompts = Prompts.of_ids(rows, arrays.get("attention_mask"), config.vocab_size)
+        prompts = Prompts.of_ids(rows, arrays.get("attention_mask"))
         return rows, prompts, ()
     tokens = None
     given = {name: arrays[name] for name in _OF_ENCODER if name in arrays}
     if source == "input_ids":
-        size = family_of(config).vocab_size(config, source)
-        real_tokens(rows, given.get("attention_mask"), size)
+        real_tokens(rows, given.get("attention_mask"))
         given = _lengthened(given, config.position.max_length)
         tokens = np.where(given["attention_mask"] > 0, given["input_ids"], -1).astype(np.int32)
     encoder_outputs = pretrained.encode(given, hooks)
@@ -220,7 +195,7 @@ def prepare_inputs(
             f"inputs: decoder_input_ids has {len(prompt)} rows, and {source} has {len(rows)}"
         )
     ids = np.asarray(prompt)
-    prompts = Prompts.of_ids(ids, mask, config.vocab_size, tokens)
+    prompts = Prompts.of_ids(ids, mask, tokens)
     return ids, prompts, encoder_outputs
 
 

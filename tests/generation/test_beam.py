@@ -88,7 +88,7 @@ def test_a_row_is_what_it_is_alone_on_whichever_side_it_is_padded(engine):
     for row, prompt in enumerate(PROMPTS):
         places = slice(0, len(prompt)) if row == 0 else slice(-len(prompt), None)
         ids[row, places], mask[row, places] = prompt, 1
-    together = engine.beam_search(Prompts.of_ids(ids, mask, VOCABULARY), SEARCH)
+    together = engine.beam_search(Prompts.of_ids(ids, mask), SEARCH)
     for row, prompt in enumerate(PROMPTS):
         alone = engine.beam_search(Prompts.of_rows([prompt]), SEARCH)
         own = slice(BEAMS * row, BEAMS * (row + 1))
@@ -125,7 +125,7 @@ def test_what_changes_with_the_length_is_read_again():
     config = tiny(num_layers=1, position=RoPE(scaling=DynamicNTK(2.0, 7)))
     prompt, most = np.array([[9, 8, 7, 6, 5, 4]]), 3
     options = GenerationConfig(max_new_tokens=most, num_beams=BEAMS, num_return_sequences=BEAMS)
-    found = engine_of(config).beam_search(Prompts.of_ids(prompt, None, config.vocab_size), options)
+    found = engine_of(config).beam_search(Prompts.of_ids(prompt, None), options)
     rows, totals, log_probs = np.repeat(prompt, BEAMS, axis=0), 0.0, log_probs_of(config)
     for new in found.tokens.T:
         # Not of the whole text at once: a shorter one is read in another way.

@@ -6,7 +6,7 @@ from generate_cases import engine_of
 from tiny_models import random_parameters, structure_of, tiny, tokens
 
 from jaxformer.distributed import MeshConfig, make_mesh
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import ConfigError
 from jaxformer.functional import ALiBi, DynamicNTK, Learned, LongRoPE, RoPE
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.engine import CHUNK, Engine, row_keys
@@ -14,7 +14,6 @@ from jaxformer.generation.inputs import Prompts, bucket
 from jaxformer.generation.tokens import new_tokens, stream_sliding, stream_tokens
 from jaxformer.models import Classification
 
-VOCABULARY = 31
 LENGTHS = np.array([7, 3, 1])
 PROMPTS = [list(np.asarray(tokens(1, n, seed=n))[0]) for n in LENGTHS]
 GREEDY = GenerationConfig(max_new_tokens=10)
@@ -175,21 +174,6 @@ def test_a_window_slides_where_positions_end():
 def test_nothing_slides_without_an_end(engine):
     with pytest.raises(ConfigError, match="slide = True"):
         next(stream_sliding(engine, Prompts.of_rows(PROMPTS), GREEDY, row_keys(0, np.arange(3))))
-
-
-@pytest.mark.parametrize(
-    ("ids", "mask", "message"),
-    [
-        (np.zeros((2, 0), int), None, "row 0 is empty"),
-        (np.ones((2, 3), int), [[1, 1, 1], [0, 0, 0]], "row 1 is empty"),
-        (np.array([[1, 31]]), None, "token 31 in row 0 is not in the vocabulary, expected 0 to 30"),
-        (np.ones((2, 3)), None, "expected integers"),
-        (np.ones((2, 3), int), np.ones((2, 2)), r"attention_mask: expected .*\[2, 3\]"),
-    ],
-)
-def test_bad_prompts(ids, mask, message):
-    with pytest.raises(DataError, match=message):
-        Prompts.of_ids(ids, mask, VOCABULARY)
 
 
 def test_a_model_without_a_language_model_is_refused():
