@@ -4,7 +4,6 @@ import json
 import re
 from collections import Counter
 
-import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -536,7 +535,6 @@ def test_outputs_have_the_fields_of_transformers():
     for made in OUTPUTS.values():
         values = {name: jnp.zeros(1) for name in made.fields}
         assert list(made(**values)) == list(made.fields)
-    assert isinstance(flax.__version__, str)
 
 
 @pytest.mark.more

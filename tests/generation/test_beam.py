@@ -14,9 +14,7 @@ from jaxformer.functional import DynamicNTK, KeyPadding, RoPE
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.beam import BeamSearch, beam_search
 from jaxformer.generation.decode.processors import History
-from jaxformer.generation.engine import row_keys
 from jaxformer.generation.inputs import Prompts
-from jaxformer.generation.tokens import new_tokens
 from jaxformer.nn.cache import CacheShape
 
 MOST, BEAMS, END, VOCABULARY = 5, 3, 4, 6
@@ -68,19 +66,6 @@ def test_with_room_for_all_texts_it_ranks_all_texts(engine):
     np.testing.assert_allclose(found.scores[: len(best)], scores[best], atol=1e-5)
     # There are no others.
     assert np.all(found.scores[len(best) :] == -np.inf)
-
-
-def test_one_beam_is_the_greedy_text(engine):
-    prompts = Prompts.of_rows(PROMPTS)
-    found = engine.beam_search(prompts, GenerationConfig(max_new_tokens=MOST))
-    greedy = new_tokens(
-        engine,
-        prompts,
-        GenerationConfig(max_new_tokens=MOST),
-        row_keys(0, np.arange(len(PROMPTS))),
-    )
-    np.testing.assert_array_equal(found.tokens, greedy.tokens)
-    np.testing.assert_allclose(found.scores, greedy.log_probs.mean(axis=1), rtol=1e-5)
 
 
 def test_a_row_is_what_it_is_alone_on_whichever_side_it_is_padded(engine):

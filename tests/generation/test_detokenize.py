@@ -88,12 +88,6 @@ def test_words_are_shown_at_once_and_keep_their_spaces():
     assert pieces(tokenizer, ids) == ["the", " the", "", "s", ".", " ", "日", ""]
 
 
-def test_ids_may_be_an_array():
-    tokenizer = byte_level()
-    ids = np.array(written(tokenizer, "日本"), np.int32)
-    assert detokenizer(tokenizer).push(ids) == "日本"
-
-
 class Counting:
     """A tokenizer that counts the tokens it decodes."""
 

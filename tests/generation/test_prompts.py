@@ -48,14 +48,6 @@ def test_a_published_tokenizer_encodes_as_transformers_does(tmp_path, kind):
         assert ours.rendered(text) == theirs(text, add_special_tokens=False).input_ids
 
 
-@pytest.mark.torch
-def test_the_start_of_a_published_template_is_written_once(tmp_path):
-    publish(tmp_path, POST_PROCESSORS["template"])
-    ours = read_prompt_encoder(tmp_path)
-    assert ours.plain("one")[0] == 1
-    assert ours.rendered("<s>one") == ours.plain("one")
-
-
 @pytest.mark.parametrize(
     "spec", [Bytes(), TrainTokenizer("bpe", 300), TrainTokenizer("unigram", 300)]
 )

@@ -18,7 +18,7 @@ from tiny_models import (
 
 import jaxformer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.functional import DynamicNTK, KeyPadding, Learned, RoPE
+from jaxformer.functional import DynamicNTK, KeyPadding, RoPE
 from jaxformer.generation.engine import Engine
 from jaxformer.generation.inputs import Prompts
 from jaxformer.generation.scoring import Score, Scorer, best_of
@@ -137,22 +137,6 @@ def test_the_best_is_chosen_by_sum_or_by_mean():
         best_of(scores, "best")
     with pytest.raises(DataError, match="without continuations"):
         best_of([], "sum")
-
-
-@pytest.mark.parametrize(
-    ("continuations", "message"),
-    [
-        ([[[1]]], "there are 1 lists, expected one for each of the 2 prompts"),
-        ([[[1], []], [[1]]], "continuation 1 of row 0 is empty"),
-        ([[[1]], [[4, 31]]], "continuation 0 of row 1: token 31 is not .* expected 0 to 30"),
-        ([[[1]], [[-1]]], "token -1"),
-        ([[[1]], [[1] * 9]], "row 1 needs 17 positions with its prompt of 9 tokens, .* has 16"),
-    ],
-)
-def test_what_cannot_be_scored_is_named(continuations, message):
-    scored = scorer(tiny(num_layers=1, position=Learned(max_length=16)))
-    with pytest.raises(DataError, match=message):
-        scored(prompts_of(2, 9), continuations)
 
 
 # Beside transformers ----------------------------------------------------------------------------

@@ -36,20 +36,3 @@ def test_only_what_may_begin_a_stop_string_is_held_back(text, stop):
         assert not held or any(one.startswith(held) for one in stop)
         for start in range(len(shown)):
             assert not any(one.startswith(text[start:]) for one in stop)
-
-
-def test_what_was_held_back_comes_when_it_is_clear():
-    watch = StopStrings(["\nUser:"])
-    parts = ["Hi", "\n", "Us", "ual", "\nUse"]
-    assert [watch.push(part) for part in parts] == ["Hi", "", "", "\nUsual", ""]
-    assert watch.flush() == "\nUse"
-    assert watch.flush() == ""
-    assert watch.found is None
-
-
-def test_nothing_comes_after_a_stop_string():
-    watch = StopStrings(["##", "END"])
-    assert watch.push("one EN") == "one "
-    assert watch.push("D two ##") == ""
-    assert watch.found == "END"
-    assert watch.push("three") == watch.flush() == ""

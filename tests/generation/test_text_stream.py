@@ -1,6 +1,6 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_tokenizers import SPECIAL, byte_level, llama
+from text_tokenizers import byte_level, llama
 
 from jaxformer.generation.text_stream import StopStrings, TextStream
 
@@ -41,24 +41,7 @@ def test_a_stop_string_may_span_tokens_and_end_inside_one():
     assert stream.text == "s. "
 
 
-def test_what_is_held_back_comes_at_the_end():
-    tokenizer = byte_level()
-    stream = TextStream(tokenizer, [".."])
-    shown = [stream.push([byte]) for byte in b"a." + "é".encode()[:1]]
-    assert shown == ["a", "", ""]
-    assert not stream.finished
-    assert stream.flush() == ".\ufffd"
-    assert (stream.text, stream.stopped_by, stream.finished) == ("a.\ufffd", None, True)
-    assert stream.push([97]) == stream.flush() == ""
-
-
 def test_the_end_of_the_text_can_complete_a_stop_string():
     stream = TextStream(llama(), ["é"])
     assert stream.push("é".encode()) == ""
     assert (stream.flush(), stream.stopped_by, stream.text) == ("", "é", "")
-
-
-def test_special_tokens_are_no_text():
-    tokenizer = byte_level()
-    stream = TextStream(tokenizer, [SPECIAL])
-    assert stream.push([97, *ids_of(tokenizer, SPECIAL), 98]) == "ab"

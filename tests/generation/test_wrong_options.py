@@ -8,16 +8,17 @@ from generate_cases import engine_of
 from tiny_models import tiny, tiny_encoder_decoder
 
 from jaxformer.errors import ArgumentError, ConfigError, DataError
+from jaxformer.functional import Learned
 from jaxformer.generation import engine as engine_module
 from jaxformer.generation.config import GenerationConfig
 from jaxformer.generation.decode.processors import History, process
 from jaxformer.generation.engine import available_bytes, num_bytes, row_keys
 from jaxformer.generation.inputs import Prompts, rows_of, texts_of, token_ids
 from jaxformer.generation.scoring import Scorer
-from jaxformer.generation.speculative import SpeculativeEngine
 from jaxformer.generation.tokens import repeat_rows
 from jaxformer.pretrained.dialogues import padded
 
+LEARNED = tiny(num_layers=1, position=Learned(max_length=16))
 PROMPTS = Prompts.of_rows([[3, 4, 5], [6]])
 KEYS = row_keys(0, np.arange(2))
 
@@ -190,11 +191,9 @@ def test_tokens_are_lists_of_integers():
     for value in (1, [1.0], [[1]], "text", [1, [2]], [10**30], None):
         with pytest.raises(DataError, match="x must be a list of integers"):
             token_ids("x", value)
-    with pytest.raises(DataError, match="prompt 1 is empty"):
-        padded([[1], []], 0, left=True)
 
 
-# Continuations and proposals --------------------------------------------------------------------
+# Continuations ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -207,16 +206,13 @@ def test_tokens_are_lists_of_integers():
         ([["text"], ["text"]], "continuation 0 of row 0 must be a list of integers"),
         ([[[1.5]], [[1]]], "continuation 0 of row 0 must be a list of integers, got float64"),
         ([[[1, [2]]], [[1]]], "continuation 0 of row 0 must be a list of integers"),
+        ([[[1]]], "there are 1 lists, expected one for each of the 2 prompts"),
+        ([[[1], []], [[1]]], "continuation 1 of row 0 is empty"),
+        ([[[1]], [[4, 31]]], "continuation 0 of row 1: token 31 is not .* expected 0 to 30"),
+        ([[[1]], [[-1]]], "token -1"),
+        ([[[1]], [[1] * 17]], "row 1 needs 17 positions with its prompt of 1 tokens, .* has 16"),
     ],
 )
-def test_continuations_are_lists_of_lists_of_tokens(continuations, message):
+def test_what_cannot_be_scored_is_named(continuations, message):
     with pytest.raises((ArgumentError, DataError), match=message):
-        Scorer(engine_of(tiny(num_layers=1)))(PROMPTS, continuations)
-
-
-@pytest.mark.parametrize("value", [0, 2.5, True, "2", None])
-def test_proposals_are_integers(value):
-    engine = engine_of(tiny(num_layers=1))
-    with pytest.raises(ConfigError, match=r"proposals = .*: must be an integer from 1 to 511"):
-        SpeculativeEngine(engine, engine, value)
-    assert SpeculativeEngine(engine, engine, np.int64(2)).proposals == 2
+        Scorer(engine_of(LEARNED))(PROMPTS, continuations)

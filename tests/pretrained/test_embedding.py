@@ -127,14 +127,6 @@ def test_a_token_keeps_its_weight_where_a_prompt_does_not_count():
 # Vectors ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.quick("cls", "weightedmean")
-def test_vectors_are_those_of_the_formula(mode, bert, tmp_path):
-    folder = add_modules(copied(bert, tmp_path), {"Pooling": {"pooling_mode": mode}})
-    expected = [one(states, mode) for states in their_states(folder, TEXTS)]
-    np.testing.assert_allclose(embed(str(folder), TEXTS), expected, **TOLERANCE)
-
-
 def test_a_whole_folder_is_what_pytorch_makes_of_its_parts(whole):
     import torch
     from safetensors.torch import load_file
