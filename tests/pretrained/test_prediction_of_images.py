@@ -3,22 +3,17 @@
 import jax
 import numpy as np
 import pytest
+from evaluated_runs import measured
 
-from jaxformer.checkpoints.checkpointer import Checkpointer
-from jaxformer.checkpoints.run_dir import open_run_folder
 from jaxformer.cli import main as cli
 from jaxformer.config import Config
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import read_records
 from jaxformer.data.tasks import ImageFolder, Images
-from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import DataError
 from jaxformer.functional import Learned
-from jaxformer.io.serialization import to_json
 from jaxformer.models import Classification, VisionConfig
 from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
-from jaxformer.training.evaluation.evaluate import Evaluator
-from jaxformer.training.step import TrainProgram
 
 pytestmark = pytest.mark.more
 
@@ -40,15 +35,7 @@ def photos(tmp_path_factory):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    "processing",
-    [
-        {"size": {"height": 32, "width": 32}},
-        {"size": {"height": 32, "width": 32}, "resample": 3, "image_mean": [0.1, 0.2, 0.3]},
-    ],
-    ids=str,
-)
-def test_labels_are_those_of_the_pipeline(photos, processing, tmp_path):
+def test_the_command_labels_the_images_of_a_folder(photos, tmp_path):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.ViTConfig(
@@ -57,7 +44,9 @@ def test_labels_are_those_of_the_pipeline(photos, processing, tmp_path):
     )  # fmt: skip
     folder = tmp_path / "vit"
     transformers.ViTForImageClassification(config).save_pretrained(folder)
-    transformers.ViTImageProcessor(**processing).save_pretrained(folder)
+    size = {"height": 32, "width": 32}
+    processor = transformers.ViTImageProcessor(size=size, resample=3, image_mean=[0.1, 0.2, 0.3])
+    processor.save_pretrained(folder)
     classify = transformers.pipeline("image-classification", model=str(folder))
     output = tmp_path / "out.csv"
     arguments = ["--input", str(photos), "--output", str(output), "--scores", "--batch-size", "4"]
@@ -81,16 +70,12 @@ def test_labels_are_those_of_the_evaluation(photos, tmp_path):
         num_heads=2, mlp_dim=32, heads=(Classification(num_labels=3),), compute_dtype="float32",
         position=Learned(max_length=7),
     )  # fmt: skip
-    config, run = Config(model, data), tmp_path / "run"
-    open_run_folder(run, config)
-    prepared = data.prepare(run)
-    program = TrainProgram(model, config.optimizer, config.train, make_mesh(MeshConfig()))
-    params = program.init(0).params
-    params = jax.tree.map(lambda x: x * 3, params)
-    checkpoints = Checkpointer(run / "checkpoints", to_json(config), keep=1)
-    checkpoints.save(1, {"params": params})
-    checkpoints.close()
-    (result,) = Evaluator(program, prepared, None).measure(params).values()
+    run = tmp_path / "run"
+    result, _ = measured(
+        run,
+        Config(model, data),
+        lambda program: jax.tree.map(lambda x: x * 3, program.init(0).params),
+    )
     predictor = open_predictor(run, PredictionConfig(batch_size=4))
     records = list(predictor.reader.records(photos, True))
     found = predictor.predict(records)

@@ -4,28 +4,23 @@ import itertools
 import json
 from dataclasses import replace
 
+import evaluated_runs
 import jax
 import numpy as np
 import pytest
 from tiny_models import tiny, tiny_encoder
 
 import jaxformer
-from jaxformer.checkpoints.checkpointer import Checkpointer
-from jaxformer.checkpoints.run_dir import open_run_folder
 from jaxformer.config import Config
 from jaxformer.data import TrainTokenizer
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import read_records
 from jaxformer.data.labels import Number
 from jaxformer.data.tasks import ColumnFile, LabelledText, SpanText, TaggedText
-from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ArgumentError
 from jaxformer.functional import Learned
-from jaxformer.io.serialization import to_json
 from jaxformer.models import Classification, Regression, Span, TokenClassification
 from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
-from jaxformer.training.evaluation.evaluate import Evaluator
-from jaxformer.training.step import TrainProgram
 
 pytestmark = pytest.mark.more
 
@@ -36,22 +31,18 @@ WORDS = ("lake", "a boat", "Zürich sells", "the red theorem", "10:45", "nobody"
 
 def measured(folder, config, seed=0):
     """A run with random parameters; returns what evaluation predicts for its validation rows."""
-    open_run_folder(folder, config)
-    data = config.data.prepare(folder)
-    program = TrainProgram(config.model, config.optimizer, config.train, make_mesh(MeshConfig()))
     random = np.random.default_rng(seed)
-    params = {
-        # Large biases would give every row the same label.
-        name: jax.device_put(random.normal(0, _scale(name), x.shape).astype("f4"), sharding)
-        for (name, x), sharding in zip(
-            program.abstract_model.shapes.items(), program.param_shardings.values(), strict=True
-        )
-    }
-    checkpoints = Checkpointer(folder / "checkpoints", to_json(config), keep=5)
-    checkpoints.save(3, {"params": params})
-    checkpoints.close()
-    (result,) = Evaluator(program, data, None).measure(params).values()
-    return result, data
+
+    def params_of(program):
+        return {
+            # Large biases would give every row the same label.
+            name: jax.device_put(random.normal(0, _scale(name), x.shape).astype("f4"), sharding)
+            for (name, x), sharding in zip(
+                program.abstract_model.shapes.items(), program.param_shardings.values(), strict=True
+            )
+        }
+
+    return evaluated_runs.measured(folder, config, params_of)
 
 
 def _scale(name):
