@@ -60,15 +60,9 @@ class Prompts(NamedTuple):
     def of_ids(
         cls, ids: np.ndarray, mask: np.ndarray | None, source: np.ndarray | None = None
     ) -> Prompts:
-        """Moves the padding of prompts to the right.
+        """Moves the padding of prompts int `[B, T]` to the right; DataError if one is empty.
 
-        Args:
-            ids: int `[B, T]`.
-            mask: `[B, T]`, 1 at real tokens and 0 at padding, on either side; None: no padding.
-            source: The tokens that an encoder has read.
-
-        Raises:
-            DataError: A prompt is empty.
+        The mask `[B, T]` is 1 at real tokens and 0 at padding, on either side; None: no padding.
         """
         rows = [row[real] for row, real in zip(ids, real_tokens(ids, mask), strict=True)]
         return cls.of_rows(rows)._replace(source=source)

@@ -35,21 +35,14 @@ def generate_rows(
     source: jax.Array | None = None,
     processors: tuple[Processor, ...] = (),
 ) -> dict[str, jax.Array]:
-    """Continues prompts.
+    """Continues prompts int `[B, T]`, whose mask is 1 at real tokens, 0 at padding on either side.
 
-    Args:
-        model: The model.
-        ids: int `[B, T]`: the prompts.
-        mask: `[B, T]`, 1 at real tokens, 0 at padding on either side.
-        config: The options, with `max_new_tokens` (N).
-        key: The key for sampling.
-        encoder_outputs: For an encoder-decoder.
-        source: int `[B, R]`: the tokens that an encoder has read, -1 at padding.
-        processors: Further processors, applied after those of the options.
+    The source int `[B, R]` has the tokens that an encoder has read, -1 at padding. The processors
+    are applied after those of the options.
 
     Returns:
-        "sequences" `[B n, T + N]` with n = num_return_sequences: the prompts as given and the new
-        tokens, padded on the right; with beams also their "scores" `[B n]`.
+        "sequences" `[B n, T + N]` with n = num_return_sequences and N = max_new_tokens: the prompts
+        as given and the new tokens, padded on the right; with beams also their "scores" `[B n]`.
     """
     several = 1 if config.num_beams > 1 else config.num_return_sequences
     ids, mask, source, encoder_outputs = jax.tree.map(

@@ -61,17 +61,10 @@ class Body:
 
 
 def read_body(body: Mapping[str, Any], pretrained: Pretrained, chat: bool, max_tokens: int) -> Body:
-    """Reads and checks the body of a request.
+    """Reads and checks the body of a request, which has messages for a chat, and else prompts.
 
-    Args:
-        body: The JSON object.
-        pretrained: The model.
-        chat: Whether it has messages, instead of prompts.
-        max_tokens: The largest number of tokens of a text; also the default, up to what fits.
-
-    Raises:
-        ConfigError: An option has a wrong value.
-        DataError: A prompt cannot be read.
+    `max_tokens` is the largest number of tokens of a text; also the default, up to what fits.
+    ConfigError: an option has a wrong value; DataError: a prompt cannot be read.
     """
     body = {name: value for name, value in body.items() if value is not None}
     _check_names(body)

@@ -107,20 +107,11 @@ def prefill(
 def decode_step(
     model: GenerativeModel, history: History, cache: Cache, active: jax.Array, pending: int = 1
 ) -> tuple[jax.Array, Cache]:
-    """Reads the pending tokens of each row and computes the logits of the next one.
+    """Reads the pending tokens of active rows, and returns the next logits `[B, V]` and the cache.
 
-    Where the length of a row invalidates its cached keys (RoPE that is stretched beyond its
-    original length), all tokens of all rows are read again.
-
-    Args:
-        model: The model with its weights.
-        history: The tokens.
-        cache: The cache of all but the pending tokens.
-        active: bool `[B]`: the rows to read; the others stay as they are.
-        pending: The maximum number of pending tokens in an active row (P).
-
-    Returns:
-        Float32 logits `[B, V]`, replicated on a mesh, and the cache of all tokens.
+    A row has at most `pending` of them. The logits are float32, and replicated on a mesh. Where the
+    length of a row invalidates its cached keys (RoPE that is stretched beyond its original length),
+    all tokens of all rows are read again.
     """
     tokens, lengths = history.tokens, history.lengths
 

@@ -29,12 +29,7 @@ class Interval(NamedTuple):
 
 
 def best_path(log_probs: np.ndarray, *, blank: int) -> tuple[int, ...]:
-    """Returns the labels of the likeliest class of each frame.
-
-    Args:
-        log_probs: float `[T, V]`.
-        blank: The id of the blank.
-    """
+    """Returns the labels of the likeliest class of each frame, from log-probabilities `[T, V]`."""
     _check(log_probs, blank)
     path = log_probs.argmax(axis=1).tolist()
     return tuple(label for label, _ in groupby(path) if label != blank)
@@ -170,16 +165,8 @@ def _merged(
 def align(log_probs: np.ndarray, labels: Sequence[int], *, blank: int) -> list[Interval]:
     """Returns the frames of each label in the likeliest alignment (Viterbi).
 
-    Args:
-        log_probs: float `[T, V]`.
-        labels: The labels, without blanks.
-        blank: The id of the blank.
-
-    Returns:
-        The frames whose class is the label; blanks are between them.
-
-    Raises:
-        ArgumentError: There are fewer frames than an alignment needs.
+    The labels are without blanks, which are between the frames whose class is a label.
+    ArgumentError: there are fewer frames than an alignment needs.
     """
     if not labels:
         _check(log_probs, blank)
@@ -190,20 +177,10 @@ def align(log_probs: np.ndarray, labels: Sequence[int], *, blank: int) -> list[I
 
 
 def alignment_path(log_probs: np.ndarray, labels: Sequence[int], *, blank: int) -> np.ndarray:
-    """Returns the state of each frame in the likeliest alignment (Viterbi).
+    """Returns the state of each frame in the likeliest alignment (Viterbi), int `[T]`.
 
-    States are blanks and labels in turn: state 2u + 1 is label u, and the others are blanks.
-
-    Args:
-        log_probs: float `[T, V]`.
-        labels: The labels, without blanks.
-        blank: The id of the blank.
-
-    Returns:
-        int `[T]`, from 0 to twice the number of labels.
-
-    Raises:
-        ArgumentError: There are fewer frames than an alignment needs.
+    States are blanks and labels in turn: state 2u + 1 is label u, and the others are blanks. See
+    `align` for the arguments.
     """
     scores, skips = _lattice(log_probs, labels, blank)
     score = _first(scores)
@@ -227,16 +204,10 @@ def occupancy(log_probs: np.ndarray, labels: Sequence[int], *, blank: int) -> np
 
     .. math:: \gamma_{t s} = \frac{\alpha_{t s} \beta_{t s}}{\sum_{s'} \alpha_{t s'} \beta_{t s'}}
 
-    Args:
-        log_probs: float `[T, V]`.
-        labels: The labels, without blanks.
-        blank: The id of the blank.
+    See `align` for the arguments.
 
     Returns:
         float64 `[T, 2 U + 1]`, the states of `alignment_path`; each row sums to 1.
-
-    Raises:
-        ArgumentError: There are fewer frames than an alignment needs.
 
     References:
         Graves et al., 2006 (https://www.cs.toronto.edu/~graves/icml_2006.pdf), section 4.1.

@@ -45,12 +45,8 @@ class Joiner:
     """Joins the texts of chunks, in their order, as the pipeline of transformers does.
 
     A segment ends at a timestamp, unless this lies where the next chunk goes on: the texts of both
-    are then merged at what they have in common. Without timestamps all texts are one segment.
-
-    Args:
-        first_timestamp: The token of 0.00.
-        end: The least special token; text has smaller ones.
-        step: Seconds from a timestamp to the next.
+    are then merged at what they have in common. Without timestamps all texts are one segment. `end`
+    is the least special token, and `step` the seconds from a timestamp to the next.
 
     References:
         `WhisperTokenizer._decode_asr` of transformers.
@@ -145,18 +141,11 @@ class Joiner:
 
 
 def merged(texts: Sequence[list[int]], times: Iterable[Times]) -> tuple[list[int], Times]:
-    """Merges texts, each of which begins with what the one before it ends with, more or less.
+    """Merges the tokens of texts, each of which begins with about what the one before it ends with.
 
     Two texts are laid over each other where the share of equal tokens is largest, of equal shares
-    where more of them overlap. The first half of the overlap is that of the left one.
-
-    Args:
-        texts: The tokens of each.
-        times: When those of each begin and end; a token equals only one that is not earlier. Empty
-            lists: they are not known.
-
-    Returns:
-        The tokens of the whole, and their times.
+    where more of them overlap. The first half of the overlap is that of the left one. A token
+    equals only one that is not earlier; empty lists of times: they are not known.
 
     References:
         `_find_longest_common_sequence` of transformers' Whisper.

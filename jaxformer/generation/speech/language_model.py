@@ -58,17 +58,9 @@ class LanguageModel:
         check_fields(self, score_boundary=SWITCH)
 
     def scorer(self, letters: Sequence[str], separator: int) -> "WordScorer":
-        """Returns what scores labels.
+        """Returns what scores labels; `letters` has what each of them writes, "" for the blank.
 
-        Args:
-            letters: What each label writes; "" of a blank.
-            separator: The label between words.
-
-        Returns:
-            The scorer.
-
-        Raises:
-            ConfigError: The model is of other labels, or of words that these cannot write.
+        ConfigError: the model is of other labels, or of words that these cannot write.
         """
         for number, (theirs, ours) in enumerate(zip(self.alphabet, letters, strict=False)):
             if len(ours) == 1 and theirs != ours:

@@ -28,14 +28,8 @@ def split(
     """Cuts the tokens of a window at pairs of timestamps, in OpenAI's order.
 
     What follows the last pair is left to the next window, unless the text ends with a single
-    timestamp, after which there is no speech.
-
-    Args:
-        tokens: The tokens of the window, without the end token.
-        first_timestamp: The token of 0.00.
-        frames: The frames of the window that belong to the sound.
-        offset: The frames before the window.
-        seconds: Seconds per frame.
+    timestamp, after which there is no speech. `frames` of the window belong to the sound, and
+    `offset` frames are before it.
 
     Returns:
         The segments, and the frames after which the next window begins.

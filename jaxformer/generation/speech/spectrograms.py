@@ -77,12 +77,7 @@ class LongSpectrogram:
 
 
 def reflected(blocks: Iterable[np.ndarray], half: int) -> Iterator[np.ndarray]:
-    """Yields the blocks of a sound whose ends are reflected, as `numpy.pad` does in that mode.
-
-    Args:
-        blocks: float `[S]` each, together more than `half` samples.
-        half: The samples before the first and after the last.
-    """
+    """Yields blocks of a sound with `half` samples reflected at both ends, as `numpy.pad` does."""
     blocks = iter(blocks)
     begin = np.zeros(0, np.float32)
     while len(begin) <= half and (block := next(blocks, None)) is not None:

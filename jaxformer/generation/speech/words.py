@@ -51,16 +51,9 @@ def token_times(
 ) -> np.ndarray:
     """Returns when each new token begins, float64 `[len(new)]` in seconds from a window's start.
 
-    Args:
-        pretrained: The model.
-        tokens: Its special tokens, see `aligned`.
-        features: The spectrogram of the window, float32 `[1, M, frames]`.
-        prompt: The first tokens of the answer.
-        new: The tokens after them, without the end token.
-        ended: Whether the end token followed. Otherwise the last token begins with the one before
-            it, as in transformers.
-        frames: The frames of the window that belong to the sound.
-        seconds: Seconds per state of the encoder.
+    The new tokens are those without the end token. Unless that followed (`ended`), the last one
+    begins with the one before it, as in transformers. A state of the encoder lasts some `seconds`;
+    see `aligned` for the other arguments.
 
     References:
         `whisper.timing` of OpenAI, and `_extract_token_timestamps` of transformers.
@@ -84,18 +77,10 @@ def aligned(
 ) -> Alignment:
     """Aligns tokens of a window with the states of the encoder by dynamic time warping.
 
-    Args:
-        pretrained: The model.
-        tokens: Its special tokens; those heads are read that follow the sound, or all heads of the
-            second half of the layers.
-        features: The spectrogram of the window, float32 `[1, M, frames]`.
-        ids: All tokens that the decoder reads.
-        start: The first of them that is aligned.
-        count: The tokens that are aligned.
-        frames: The frames of the window that belong to the sound.
-
-    Raises:
-        ConfigError: The model does not have one of the heads.
+    Those heads are read that follow the sound, or all heads of the second half of the layers;
+    ConfigError if the model does not have one. The features are the spectrogram of the window,
+    float32 `[1, M, frames]`, of which `frames` belong to the sound. Of all ids that the decoder
+    reads, `count` from `start` on are aligned.
     """
     layers, heads = pretrained.config.decoder_layers, pretrained.config.num_heads
     for layer, head in tokens.alignment_heads:
@@ -135,16 +120,10 @@ def median_filter(x: np.ndarray, width: int) -> np.ndarray:
 
 
 def warping_path(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the cheapest monotonic path through a matrix: its rows and columns.
+    """Returns the cheapest monotonic path through a matrix: its rows and columns, int `[K]`.
 
     The matrix is filled one antidiagonal after another. Of equal predecessors the left one is
     taken, as by OpenAI.
-
-    Args:
-        cost: float `[N, M]`.
-
-    Returns:
-        int `[K]` twice, from (0, 0) to (N - 1, M - 1).
     """
     height, width = cost.shape
     total = np.full((height + 1, width + 1), np.inf)
