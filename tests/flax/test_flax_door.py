@@ -385,8 +385,11 @@ def test_states_and_attention_of_steps_are_those_of_whole_rows(gpt2, bart):
     output = gpt2(IDS[:, 4:], past_key_values=output.past_key_values, **options)
     same_states(output, whole, 4)
     encoded = bart.encode(IDS, MASK)
+    assert type(encoded) is jaxformer.flax.FlaxBaseModelOutput
     given = {"encoder_attention_mask": MASK, **options}
     whole = bart.decode(IDS, encoded, **given)
+    np.testing.assert_allclose(whole.logits, bart(IDS, MASK, IDS).logits, atol=1e-5)
+    given["decoder_attention_mask"] = np.ones((2, 6), int)
     past = bart.init_cache(2, 6, encoded)
     past = bart.decode(IDS[:, :4], encoded, past_key_values=past, **given).past_key_values
     output = bart.decode(IDS[:, 4:], encoded, past_key_values=past, **given)
@@ -396,29 +399,12 @@ def test_states_and_attention_of_steps_are_those_of_whole_rows(gpt2, bart):
 
 
 def same_states(output, whole, start):
+    np.testing.assert_allclose(output.logits, whole.logits[:, start:], atol=1e-5)
     assert len(output.hidden_states) == len(whole.hidden_states) > 1
     for found, expected in zip(output.hidden_states, whole.hidden_states, strict=True):
         np.testing.assert_allclose(found, expected[:, start:], atol=1e-5)
     for found, expected in zip(output.attentions, whole.attentions, strict=True):
         np.testing.assert_allclose(found, expected[:, :, start:], atol=1e-5)
-
-
-@pytest.mark.slow
-def test_encode_decode_and_the_cache_of_a_decoder(bart):
-    encoded = bart.encode(IDS, MASK)
-    assert type(encoded) is jaxformer.flax.FlaxBaseModelOutput
-    targets = IDS[:, :4]
-    whole = bart.decode(targets, encoded, encoder_attention_mask=MASK).logits
-    np.testing.assert_allclose(whole, bart(IDS, MASK, targets).logits, atol=1e-5)
-    past = bart.init_cache(2, 8, encoded)
-    options = {"encoder_attention_mask": MASK, "decoder_attention_mask": np.ones((2, 8), int)}
-    first = bart.decode(targets[:, :3], encoded, past_key_values=past, **options)
-    past = first.past_key_values
-    last = bart.decode(targets[:, 3:], encoded, past_key_values=past, **options)
-    found = np.concatenate([first.logits, last.logits], axis=1)
-    np.testing.assert_allclose(found, whole, atol=1e-5)
-    with pytest.raises(ArgumentError, match="encoder"):
-        jaxformer.flax.FlaxBertModel(BERT).init_cache(2, 4)
 
 
 @pytest.mark.slow
@@ -476,6 +462,8 @@ def test_wrong_generation_is_refused(bert, gpt2):
         gpt2.generate(IDS, max_new_token=3)
     with pytest.raises(ArgumentError, match="encoder_hidden_states"):
         gpt2(IDS, encoder_hidden_states=np.zeros((2, 3, 48)))
+    with pytest.raises(ArgumentError, match="encoder"):
+        bert.init_cache(2, 4)
 
 
 # Composites -------------------------------------------------------------------------------------
