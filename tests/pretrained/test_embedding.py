@@ -31,11 +31,11 @@ from jaxformer.pretrained.embedding.api import (
 )
 from jaxformer.pretrained.embedding.modules import (
     activation_of,
+    pooled,
     read_dense,
     read_layer_norm,
     unit,
 )
-from jaxformer.pretrained.embedding.pooling import pooled
 from jaxformer.pretrained.embedding.recipe import read_recipe
 from jaxformer.pretrained.import_run import import_folder
 

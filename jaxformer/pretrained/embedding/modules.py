@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +14,13 @@ from jaxformer.errors import ConfigError, shortened
 from jaxformer.hub.weights.found import SINGLE
 from jaxformer.hub.weights.tensors import TensorFiles
 from jaxformer.io.model_files import file_in, read_object
-from jaxformer.pretrained.embedding.pooling import Mode, pooled
+from jaxformer.models.heads.base import pool
 
 CONFIG = "config.json"
 _PICKLE = "pytorch_model.bin"
 _VECTOR = "sentence_embedding"
+Mode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+_POOLS = {"cls": "first", "lasttoken": "last", "mean": "mean"}
 _OLD_MODES: dict[str, Mode] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -51,6 +53,36 @@ def activation_of(path: str, where: str) -> Callable[[jax.Array], jax.Array]:
         known = ", ".join(f"torch.nn.{each}" for each in _ACTIVATIONS)
         raise ConfigError(f"{where} = {shortened(path)}: must be one of {known}")
     return _ACTIVATIONS[name]
+
+
+def pooled(hidden: jax.Array, valid: jax.Array, counted: jax.Array, mode: Mode) -> jax.Array:
+    r"""Returns one vector for each text.
+
+    .. math:: \frac{\sum_t w_t h_t}{\sum_t w_t} \quad \text{or} \quad \max_t h_t
+
+    where w is 1 ("mean"), t + 1 ("weightedmean"), or 1 for one token alone ("cls", "lasttoken").
+    "mean_sqrt_len_tokens" divides the sum by the root of the number of tokens.
+
+    Args:
+        hidden: `[B, T, D]`, the states.
+        valid: bool `[B, T]`, the tokens that are not padding, on either side.
+        counted: bool `[B, T]`, those of them that count: all, or those after a prompt. A token's
+            place t does not depend on what counts.
+        mode: The pooling mode.
+
+    Returns:
+        `[B, D]`; float32, or the dtype of `hidden`.
+    """
+    if mode in _POOLS:
+        return pool(hidden, counted, _POOLS[mode])
+    if mode == "max":
+        return jnp.max(jnp.where(counted[:, :, None], hidden, -jnp.inf), axis=1)
+    if mode == "mean_sqrt_len_tokens":
+        count = jnp.sum(counted, axis=1, keepdims=True)
+        return pool(hidden, counted, "mean").astype(jnp.float32) * jnp.sqrt(count)
+    weights = jnp.where(counted, jnp.cumsum(valid, axis=1), 0).astype(jnp.float32)
+    total = jnp.sum(hidden.astype(jnp.float32) * weights[:, :, None], axis=1)
+    return total / jnp.maximum(jnp.sum(weights, axis=1, keepdims=True), 1e-9)
 
 
 @dataclass(frozen=True)

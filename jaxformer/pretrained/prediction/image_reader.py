@@ -15,11 +15,10 @@ from jaxformer.data.tasks.images.sources import image_names
 from jaxformer.errors import DataError
 from jaxformer.hub.families import forward
 from jaxformer.pretrained.model import Pretrained
-from jaxformer.pretrained.prediction.file_reader import FileReader
 from jaxformer.pretrained.prediction.hf_reader import scores_in
 from jaxformer.pretrained.prediction.image_patches import image_inputs
 from jaxformer.pretrained.prediction.image_settings import ImageSettings
-from jaxformer.pretrained.prediction.reader import Arrays
+from jaxformer.pretrained.prediction.reader import Arrays, FileReader
 
 
 class Pixels(NamedTuple):

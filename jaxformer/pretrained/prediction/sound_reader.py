@@ -11,7 +11,7 @@ from jaxformer.data.tasks.sounds.features import SoundForm
 from jaxformer.data.tasks.sounds.masked import sound_names
 from jaxformer.data.tasks.sounds.table import AUDIO_COLUMNS
 from jaxformer.errors import DataError
-from jaxformer.pretrained.prediction.file_reader import FileReader
+from jaxformer.pretrained.prediction.reader import FileReader
 
 _SECONDS = 30
 """Longer sounds are cut, unless the model's window or the run's data say otherwise."""
