@@ -207,7 +207,13 @@ def _check(engine: Engine, prompts: Prompts, continuations: Continuations) -> No
             )
         for number, tokens in enumerate(several):
             name = f"continuations: continuation {number} of row {row}"
-            _check_tokens(name, token_ids(name, tokens), engine.config.vocab_size)
+            ids, most = token_ids(name, tokens), engine.config.vocab_size - 1
+            if not ids.size:
+                raise DataError(f"{name} is empty: it needs one token at least")
+            if (unknown := ids[(ids < 0) | (ids > most)]).size:
+                raise DataError(
+                    f"{name}: token {unknown[0]} is not in the vocabulary, expected 0 to {most}"
+                )
             length = int(prompts.lengths[row]) + len(tokens) - 1
             if engine.max_length is not None and length > engine.max_length:
                 raise DataError(
@@ -218,13 +224,3 @@ def _check(engine: Engine, prompts: Prompts, continuations: Continuations) -> No
 
 def _is_list(value: object) -> bool:
     return isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
-
-
-def _check_tokens(name: str, tokens: np.ndarray, vocab_size: int) -> None:
-    if not tokens.size:
-        raise DataError(f"{name} is empty: it needs one token at least")
-    unknown = tokens[(tokens < 0) | (tokens >= vocab_size)]
-    if unknown.size:
-        raise DataError(
-            f"{name}: token {unknown[0]} is not in the vocabulary, expected 0 to {vocab_size - 1}"
-        )

@@ -162,15 +162,14 @@ def _activation(pretrained: Pretrained, recipe: Recipe) -> Callable[[jax.Array],
 
 
 def _cosine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    lengths = (np.linalg.norm(x, axis=-1, keepdims=True) for x in (first, second))
-    given = zip((first, second), lengths, strict=True)
-    first, second = (x / np.maximum(length, 1e-12) for x, length in given)
+    first, second = (
+        x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12) for x in (first, second)
+    )
     return first @ second.T
 
 
 def _distance(first: np.ndarray, second: np.ndarray, order: int) -> np.ndarray:
-    rows = (-np.linalg.norm(row - second, order, axis=-1) for row in first)
-    return np.stack(list(rows))
+    return np.stack([-np.linalg.norm(row - second, order, axis=-1) for row in first])
 
 
 _SIMILARITIES: dict[Similarity, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
