@@ -179,7 +179,3 @@ def test_nothing_slides_without_an_end(engine):
 def test_a_model_without_a_language_model_is_refused():
     with pytest.raises(ConfigError, match="no head that predicts the next token"):
         engine_of(tiny(heads=(Classification(num_labels=3),)))
-
-
-def test_methods_are_static():
-    assert hash(DRAWN.sampling) == hash(GenerationConfig(**vars(DRAWN)).sampling)

@@ -16,14 +16,10 @@ from tiny_models import (
     tiny_encoder_decoder,
 )
 
-import jaxformer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional import DynamicNTK, KeyPadding, RoPE
-from jaxformer.generation.engine import Engine
 from jaxformer.generation.inputs import Prompts
 from jaxformer.generation.scoring import Score, Scorer, best_of
-from jaxformer.parity.reference import Reference, save_random
-from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.more
 
@@ -137,46 +133,3 @@ def test_the_best_is_chosen_by_sum_or_by_mean():
         best_of(scores, "best")
     with pytest.raises(DataError, match="without continuations"):
         best_of([], "sum")
-
-
-# Beside transformers ----------------------------------------------------------------------------
-
-
-def loaded(kind, head, folder):
-    """A random model of transformers', theirs and ours."""
-    architectures = FORMATS[kind].architectures
-    architecture = next(each for each in architectures if each.name.endswith(head))
-    save_random(kind, architecture.name, folder)
-    ours = jaxformer.load(folder, compute_dtype="float32")
-    engine = Engine(ours.config, ours.abstract_model, ours.parameters)
-    return Reference(folder, architecture.name), ours, Scorer(engine)
-
-
-@pytest.mark.torch
-def test_gpt2_scores_as_in_transformers(tmp_path):
-    theirs, ours, scored = loaded("gpt2", "LMHeadModel", tmp_path)
-    prompts = prompts_of(1, 6, seed=4, vocab_size=ours.config.vocab_size)
-    continuations = [[[2, 3], [4]], [[5, 6, 7]]]
-    scores = flat(scored(prompts, continuations))
-    for (_, prompt, tokens), score in zip(pairs(prompts, continuations), scores, strict=True):
-        logits = theirs.outputs({"input_ids": np.array([prompt + tokens[:-1]])})["logits"][0]
-        assert_scored(score, logits, prompt, tokens)
-
-
-@pytest.mark.torch
-def test_t5_scores_as_in_transformers(tmp_path):
-    theirs, ours, scored = loaded("t5", "ConditionalGeneration", tmp_path)
-    source = np.array([[5, 6, 7, 8], [9, 10, 1, 0]])
-    real = source > 0
-    mask = KeyPadding(jnp.asarray(real))
-    memory = jax.jit(lambda model: model.encode(source, mask=mask))(ours.model)
-    prompts = Prompts(np.zeros((2, 1), np.int32), np.ones(2, np.int32))
-    continuations = [[[2, 3], [4]], [[5, 6, 7, 1]]]
-    scores = flat(scored(prompts, continuations, encoder_outputs=(memory, mask)))
-    for (row, prompt, tokens), score in zip(pairs(prompts, continuations), scores, strict=True):
-        inputs = {
-            "input_ids": source[[row]],
-            "attention_mask": real[[row]].astype(np.int64),
-            "decoder_input_ids": np.array([prompt + tokens[:-1]]),
-        }
-        assert_scored(score, theirs.outputs(inputs)["logits"][0], prompt, tokens)

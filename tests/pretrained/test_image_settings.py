@@ -110,15 +110,8 @@ def test_images_of_another_size_are_read_when_asked_for(tmp_path):
     with pytest.raises(DataError, match=r"0\.png: .* makes \(40, 24\) pixels .* --interpolate"):
         open_predictor(folder).predict(rows_of(files))
     output = tmp_path / "out.jsonl"
-    arguments = [
-        "predict",
-        str(folder),
-        "--input",
-        str(tmp_path / "photos"),
-        "--output",
-        str(output),
-    ]
-    assert cli.main([*arguments, "--interpolate-positions", "--batch-size", "1"]) == 0
+    arguments = ["--input", str(tmp_path / "photos"), "--output", str(output), "--batch-size", "1"]
+    assert cli.main(["predict", str(folder), *arguments, "--interpolate-positions"]) == 0
     assert len(list(read_records(output))) == 2
     both = open_predictor(folder, PredictionConfig(interpolate_positions=True))
     with pytest.raises(DataError, match=r"\(33, 21\) and \(40, 24\) pixels are in one batch"):
