@@ -1,4 +1,4 @@
-"""Transcripts of models with a CTC head: windows, times of words, beams, and the command."""
+"""Transcripts of models with a CTC head: windows, times of words, beams, and predictions."""
 
 import json
 
@@ -8,7 +8,7 @@ from speech_tokenizers import LETTERS, VOCABULARY, save_speaker
 
 import jaxformer
 from jaxformer.cli.main import main
-from jaxformer.errors import DataError
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.generation.speech.features import waveform_features_of
 from jaxformer.generation.speech.frames import frame_log_probs
 from jaxformer.generation.speech.prediction import TranscriptPredictor
@@ -73,27 +73,11 @@ def test_times_are_those_of_frames_and_beams_score_their_labels(model):
 
 
 @pytest.mark.torch
-@pytest.mark.slow
-def test_the_command_writes_an_object_for_each_file(folder, tmp_path, capsys):
-    soundfile = pytest.importorskip("soundfile")
-    files = [str(tmp_path / f"{number}.wav") for number in range(2)]
-    for number, file in enumerate(files):
-        soundfile.write(file, noise(3000, number) / 5, 16_000)
-    output = tmp_path / "out.jsonl"
-    assert main(["transcribe", str(folder), *files, "--output", str(output)]) == 0
-    found = [json.loads(line) for line in output.read_text().splitlines()]
-    assert [each["file"] for each in found] == files
-    assert all(each["text"] and each["duration"] == 3000 / 16_000 for each in found)
-    again = main(["transcribe", str(folder), files[0], "--beams", "4", "--timestamps", "words"])
-    assert again == 0
-    assert main(["transcribe", str(folder), files[0], "--language", "en"]) != 0
-    assert "not an option of a model with a CTC head" in capsys.readouterr().err
-
-
-@pytest.mark.torch
-def test_a_sound_shorter_than_a_frame_is_refused(model):
+def test_a_sound_shorter_than_a_frame_and_an_option_of_whisper_are_refused(model):
     with pytest.raises(DataError, match="16 samples: must have at least 17"):
         jaxformer.transcribe(model, noise(16))
+    with pytest.raises(ConfigError, match="language = 'en': not an option of a model with a CTC"):
+        jaxformer.transcribe(model, noise(400), language="en")
 
 
 @pytest.mark.torch
