@@ -1,6 +1,5 @@
 """Speculative decoding: two models that generate the texts of one of them, in fewer passes."""
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import NamedTuple
@@ -85,10 +84,6 @@ class SpeculativeEngine:
         limits = [model.max_length for model in (self.target, self.draft)]
         return min((limit for limit in limits if limit is not None), default=None)
 
-    def on_mesh(self) -> AbstractContextManager:
-        """The context in which the programs run."""
-        return self.target.on_mesh()
-
     def prefill(
         self,
         prompts: Prompts,
@@ -137,7 +132,7 @@ class SpeculativeEngine:
 
         A pass adds between 1 and `proposals + 1` tokens to each row. The caches are donated.
         """
-        with self.on_mesh():
+        with self.target.on_mesh():
             caches = state.cache, state.draft_cache
             rest = replace(state, cache=None, draft_cache=None)
             weights = self.target.weights, self.draft.weights
