@@ -231,15 +231,6 @@ def test_the_encoder_of_a_pair_reads_rows_of_any_length(saved):
     assert np.isfinite(cut["embedding"]).all()
 
 
-@pytest.mark.more
-def test_rows_do_not_depend_on_their_batch(saved):
-    folder = saved("llama_classifier")
-    together = predicted(folder, records(TEXTS), batch_size=32)
-    alone = [predicted(folder, [record])[0] for record in records(TEXTS)[:4]]
-    for one, other in zip(alone, together, strict=False):
-        assert one["score"] == pytest.approx(other["score"], abs=1e-6)
-
-
 @pytest.mark.parametrize(
     ("kind", "advice"), [("gpt2", "jaxformer generate"), ("bert", "--init-from")]
 )
