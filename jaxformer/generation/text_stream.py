@@ -5,7 +5,6 @@ import codecs
 import json
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from tokenizers import Tokenizer, decoders
 
@@ -138,15 +137,12 @@ def _before_cleaning(decoder: decoders.Decoder | None) -> decoders.Decoder | Non
     stored = json.loads(decoder.__getstate__())["decoders"]
     kept = stored[: -len(CLEANED)]
     last = stored[-len(CLEANED) :]
-    if [_replaced(step) for step in last] != list(CLEANED):
+    replaced = [(step.get("pattern", {}).get("String"), step.get("content")) for step in last]
+    if replaced != list(CLEANED):
         return None
     found = decoders.Sequence([])
     found.__setstate__(json.dumps({"type": "Sequence", "decoders": kept}).encode())
     return found
-
-
-def _replaced(step: dict[str, Any]) -> tuple[str | None, str | None]:
-    return step.get("pattern", {}).get("String"), step.get("content")
 
 
 class Detokenizer(abc.ABC):

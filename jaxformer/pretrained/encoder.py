@@ -43,7 +43,8 @@ class EncoderFunction:
 
         Texts are padded to `max_length`, or else to the longest.
         """
-        rows = self._reader.encode([(text,) for text in _listed(texts)])
+        texts = [texts] if isinstance(texts, str) else texts
+        rows = self._reader.encode([(text,) for text in texts])
         longest = max(len(row.ids) for row in rows)
         arrays = self._reader.arrays(rows, self._max_length or longest)
         token = read_settings(self._model.folder).get("pad_token")
@@ -137,7 +138,3 @@ def _body(folder: Path) -> str | None:
     if not task.pre_trains:
         return checkpoint.architecture.name
     return next((each.name for each in classes if type(each.task) is Task), None)
-
-
-def _listed(texts: str | Sequence[str]) -> list[str]:
-    return [texts] if isinstance(texts, str) else list(texts)

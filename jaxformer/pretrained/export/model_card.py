@@ -40,6 +40,7 @@ def model_card(
         "Optimizer": f"`{summary(config.optimizer)}`",
         "Steps": f"{opened.step:,} of {config.train.steps:,}",
     }
+    shown = {name.replace("_", " "): f"{value:.4g}" for name, value in metrics.items()}
     return "\n".join([
         *head,
         f"# {opened.run.name}",
@@ -47,7 +48,7 @@ def model_card(
         f"Trained with jaxformer {__version__}.",
         "",
         *_table("Training", rows),
-        *(_table(f"Validation at step {opened.step:,}", _shown(metrics)) if metrics else ()),
+        *(_table(f"Validation at step {opened.step:,}", shown) if shown else ()),
         *_usage(pretrained, opened.step),
     ])  # fmt: skip
 
@@ -70,10 +71,6 @@ def _head(kept: Path, init_from: str | None) -> tuple[list[str], str]:
 def _table(title: str, rows: dict[str, str]) -> list[str]:
     lines = [f"| {name} | {value.replace('|', chr(92) + '|')} |" for name, value in rows.items()]
     return [f"## {title}", "", "| | |", "| --- | --- |", *lines, ""]
-
-
-def _shown(metrics: dict[str, float]) -> dict[str, str]:
-    return {name.replace("_", " "): f"{value:.4g}" for name, value in metrics.items()}
 
 
 def _usage(pretrained: Pretrained, step: int) -> list[str]:

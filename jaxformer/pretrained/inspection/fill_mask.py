@@ -37,13 +37,13 @@ def fill_mask(pretrained: Pretrained, text: str, *, k: int = 5) -> list[list[Fil
     Several masks are predicted at once, each as if the others stayed masked.
     """
     check_pretrained("pretrained", pretrained)
-    size = pretrained.config.vocab_size if _predicts_masked(pretrained) else 0
-    if not size:
+    if "masked_language_model" not in [head.name for head in pretrained.config.heads]:
         raise ConfigError(
             f"{pretrained.folder or 'the model'} is a {pretrained.checkpoint.architecture.name}: "
             "must have a masked language model head, as BERT, RoBERTa and models trained with "
             f"MaskedLM() have; {_alternative(pretrained)}"
         )
+    size = pretrained.config.vocab_size
     is_count = isinstance(k, int) and 1 <= k <= size
     check_argument("k", k, is_count, f"an integer from 1 to the vocabulary's size, {size}")
     tokenizer = open_tokenizer(pretrained)
@@ -69,10 +69,6 @@ def fill_mask(pretrained: Pretrained, text: str, *, k: int = 5) -> list[list[Fil
             row.append(Filled(float(probabilities[token]), token, name, sequence))
         found.append(row)
     return found
-
-
-def _predicts_masked(pretrained: Pretrained) -> bool:
-    return "masked_language_model" in [head.name for head in pretrained.config.heads]
 
 
 def _alternative(pretrained: Pretrained) -> str:
