@@ -23,7 +23,6 @@ from jaxformer.hub.flax_classes import FLAX_CLASSES
 from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.flax_params import flax_params
-from jaxformer.pretrained.outputs import forward
 
 BERT = {**TINY["bert"], "model_type": "bert", "hidden_dropout_prob": 0.3}
 IDS = np.arange(3, 15).reshape(2, 6)
@@ -109,12 +108,6 @@ def test_outputs_by_attribute_key_index_and_as_a_tuple(bert):
     assert np.array_equal(doubled.logits, 2 * output.logits)
     with pytest.raises(AttributeError, match="logit"):
         output.logit  # noqa: B018
-
-
-def test_equal_to_the_model_itself(bert, tmp_path):
-    bert.save_pretrained(tmp_path)
-    ours = forward(load(tmp_path), {"input_ids": IDS, "attention_mask": MASK})
-    np.testing.assert_allclose(bert(IDS, MASK).logits, ours["logits"], atol=1e-6)
 
 
 def test_dropout_needs_a_key_and_takes_either_kind(bert):
