@@ -103,17 +103,17 @@ def open_checkpoint(
     best: bool = False,
     adapter: str | Path | None = None,
     weights: bool = True,
-    may_lack_parts: bool = False,
-    images_alone: bool = False,
-    sounds_alone: bool = False,
     architecture: str | None = None,
-    strict: bool = False,
     fields: Mapping[str, Any] | None = None,
     revision: str | None = None,
     token: str | None = None,
     cache_dir: str | Path | None = None,
+    **of_files: bool,
 ) -> Checkpoint:
-    """Opens a saved model; its parameters are read on demand."""
+    """Opens a saved model; its parameters are read on demand.
+
+    `of_files` are options of `FolderCheckpoint`, which a run does not need: it has its parts.
+    """
     hub = {"token": token, "cache_dir": cache_dir}
     folder = model_folder(
         name, field, revision=revision, weights=weights, architecture=architecture, **hub
@@ -132,18 +132,8 @@ def open_checkpoint(
         raise ConfigError(f"{asked}: {home} is a Hugging Face checkpoint, which has no steps")
     from jaxformer.pretrained.hf_folder import FolderCheckpoint
 
-    return FolderCheckpoint(
-        folder,
-        home,
-        adapter,
-        weights=weights,
-        may_lack_parts=may_lack_parts,
-        images_alone=images_alone,
-        sounds_alone=sounds_alone,
-        architecture=architecture,
-        strict=strict,
-        fields=fields,
-    )
+    options = {"weights": weights, "architecture": architecture, "fields": fields}
+    return FolderCheckpoint(folder, home, adapter, **options, **of_files)
 
 
 def model_folder(
