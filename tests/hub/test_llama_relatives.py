@@ -1,16 +1,16 @@
-"""Llama and its relatives: files as they were published, and variants of what is in them."""
+"""Llama and its relatives: variants of what is in their files, and what is refused."""
 
 from dataclasses import replace
 
-import newer_decoders
 import numpy as np
 import pytest
+from published_files import FILES
 from safetensors.numpy import load_file, save_file
 from saved_folders import save_tiny
 from variants import check_outputs, models
 
 from jaxformer.errors import ConfigError
-from jaxformer.functional import LinearScaling, Llama3Scaling, LongRoPE, NoPosition, RoPE
+from jaxformer.functional import LongRoPE
 from jaxformer.hub.checkpoint import read_checkpoint
 from jaxformer.hub.describe import describe
 from jaxformer.hub.fields import (
@@ -26,239 +26,11 @@ from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained.auto import load
 from jaxformer.zoo import FORMATS, SYSTEMS
 
-LLAMA2 = {
-    "model_type": "llama",
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_attention_heads": 32,
-    "num_hidden_layers": 32,
-    "rms_norm_eps": 1e-5,
-    "rope_scaling": None,
-    "torch_dtype": "float16",
-    "vocab_size": 32000,
-    "pretraining_tp": 1,
-}
-LLAMA32 = {
-    **LLAMA2,
-    "hidden_size": 2048,
-    "intermediate_size": 8192,
-    "num_hidden_layers": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 64,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-    "attention_bias": False,
-    "mlp_bias": False,
-    "rope_theta": 500000.0,
-    "rope_scaling": {
-        "factor": 32.0,
-        "high_freq_factor": 4.0,
-        "low_freq_factor": 1.0,
-        "original_max_position_embeddings": 8192,
-        "rope_type": "llama3",
-    },
-    "tie_word_embeddings": True,
-    "eos_token_id": [128001, 128008, 128009],
-}
-PHI35 = {
-    "model_type": "phi3",
-    "architectures": ["Phi3ForCausalLM"],
-    "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"},
-    "attention_bias": False,
-    "embd_pdrop": 0.0,
-    "hidden_size": 3072,
-    "intermediate_size": 8192,
-    "max_position_embeddings": 131072,
-    "num_attention_heads": 32,
-    "num_hidden_layers": 32,
-    "original_max_position_embeddings": 4096,
-    "pad_token_id": 32000,
-    "resid_pdrop": 0.0,
-    "rms_norm_eps": 1e-5,
-    "rope_scaling": {
-        "long_factor": [1.0 + 0.5 * i for i in range(48)],
-        "short_factor": [1.0 + 0.1 * i for i in range(48)],
-        "type": "longrope",
-    },
-    "rope_theta": 10000.0,
-    "sliding_window": 262144,
-    "vocab_size": 32064,
-}
-GEMMA3 = {
-    "model_type": "gemma3_text",
-    "architectures": ["Gemma3ForCausalLM"],
-    "attn_logit_softcapping": None,
-    "cache_implementation": "hybrid",
-    "eos_token_id": [1, 106],
-    "final_logit_softcapping": None,
-    "head_dim": 256,
-    "hidden_activation": "gelu_pytorch_tanh",
-    "hidden_size": 1152,
-    "intermediate_size": 6912,
-    "max_position_embeddings": 32768,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 26,
-    "num_key_value_heads": 1,
-    "query_pre_attn_scalar": 256,
-    "rope_local_base_freq": 10000,
-    "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
-    "rope_theta": 1000000,
-    "sliding_window": 512,
-    "sliding_window_pattern": 6,
-    "vocab_size": 262144,
-}
-PUBLISHED = {
-    "Llama 2": LLAMA2,
-    "Llama 3.2": LLAMA32,
-    "Mistral": {
-        **{name: LLAMA2[name] for name in LLAMA2 if name != "pretraining_tp"},
-        "model_type": "mistral",
-        "architectures": ["MistralForCausalLM"],
-        "rope_theta": 1000000.0,
-        "sliding_window": None,
-        "head_dim": 128,
-        "num_key_value_heads": 8,
-    },
-    "Gemma": {
-        "model_type": "gemma",
-        "architectures": ["GemmaForCausalLM"],
-        "hidden_act": "gelu",
-        "hidden_activation": "gelu_pytorch_tanh",
-        "hidden_size": 2048,
-        "intermediate_size": 16384,
-        "num_attention_heads": 8,
-        "num_hidden_layers": 18,
-        "num_key_value_heads": 1,
-        "head_dim": 256,
-        "rope_theta": 10000.0,
-        "rope_scaling": None,
-    },
-    "Gemma 2": {
-        "model_type": "gemma2",
-        "architectures": ["Gemma2ForCausalLM"],
-        "cache_implementation": "hybrid",
-        "hidden_act": "gelu_pytorch_tanh",
-        "hidden_activation": "gelu_pytorch_tanh",
-        "hidden_size": 4608,
-        "intermediate_size": 36864,
-        "num_attention_heads": 32,
-        "num_hidden_layers": 46,
-        "num_key_value_heads": 16,
-        "head_dim": 128,
-        "query_pre_attn_scalar": 144,
-        "sliding_window": 4096,
-        "sliding_window_size": 4096,
-        "attn_logit_softcapping": 50.0,
-        "final_logit_softcapping": 30.0,
-        "rope_theta": 10000.0,
-    },
-    "Gemma 3": GEMMA3,
-    "Qwen 2.5": {
-        "model_type": "qwen2",
-        "architectures": ["Qwen2ForCausalLM"],
-        "hidden_size": 3584,
-        "intermediate_size": 18944,
-        "max_window_layers": 28,
-        "num_attention_heads": 28,
-        "num_hidden_layers": 28,
-        "num_key_value_heads": 4,
-        "rope_theta": 1000000.0,
-        "sliding_window": 131072,
-        "use_mrope": False,
-        "use_sliding_window": False,
-        "vocab_size": 152064,
-    },
-    "Qwen 3": {
-        "model_type": "qwen3",
-        "architectures": ["Qwen3ForCausalLM"],
-        "head_dim": 128,
-        "hidden_size": 4096,
-        "intermediate_size": 12288,
-        "max_window_layers": 36,
-        "num_attention_heads": 32,
-        "num_hidden_layers": 36,
-        "num_key_value_heads": 8,
-        "rope_scaling": {
-            "factor": 4.0,
-            "original_max_position_embeddings": 32768,
-            "rope_type": "yarn",
-        },
-        "rope_theta": 1000000,
-        "sliding_window": None,
-        "use_sliding_window": False,
-    },
-    "Phi-3.5": PHI35,
-    "Phi-4-mini": {
-        **PHI35,
-        "full_attn_mod": 1,
-        "interpolate_factor": 1,
-        "lm_head_bias": False,
-        "mlp_bias": False,
-        "num_attention_heads": 24,
-        "num_key_value_heads": 8,
-        "partial_rotary_factor": 0.75,
-        "tie_word_embeddings": True,
-        "vocab_size": 200064,
-    },
-    "OLMo 2": {
-        "model_type": "olmo2",
-        "architectures": ["Olmo2ForCausalLM"],
-        "hidden_size": 4096,
-        "num_attention_heads": 32,
-        "rope_theta": 500000,
-        "rms_norm_eps": 1e-6,
-        "vocab_size": 100352,
-    },
-    **newer_decoders.PUBLISHED,
-}
+LLAMA2, GEMMA3, PHI35 = (FILES[name] for name in ("Llama 2", "Gemma 3", "Phi-3.5"))
 
 
 def config_of(values, path="config.json"):
     return read_checkpoint(HFConfig(values, path), FORMATS).config
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("values", PUBLISHED.values(), ids=PUBLISHED.keys())
-def test_published_files_mean_what_transformers_makes_of_them(values, tmp_path):
-    transformers = pytest.importorskip("transformers")
-    copy = {name: dict(x) if isinstance(x, dict) else x for name, x in values.items()}
-    transformers.AutoConfig.for_model(**copy).save_pretrained(tmp_path)
-    current = HFConfig.of_folder(tmp_path)
-    assert "rope_theta" not in current.values  # or it would not be the new spelling
-    current.values.setdefault("architectures", values["architectures"])
-    config = config_of(values)
-    assert resolved(config) == resolved(config_of(current.values))
-    # And what we write is understood there as it is here.
-    written = {**values, **FORMATS[values["model_type"]].config_map.write(config)}
-    again = transformers.AutoConfig.for_model(**written)
-    again.save_pretrained(tmp_path / "again")
-    found = HFConfig.of_folder(tmp_path / "again").values
-    found |= {"architectures": values["architectures"]}
-    assert resolved(config) == resolved(config_of(found))
-
-
-def test_what_published_files_say():
-    found = {name: config_of(values) for name, values in PUBLISHED.items()}
-    assert found["Llama 3.2"].position.scaling == Llama3Scaling(32.0, 1.0, 4.0, 8192)
-    assert found["Gemma"].feed_forward.activation == "gelu_tanh"
-    assert found["Gemma 2"].self_attention.scale == 144**-0.5
-    assert found["Gemma 2"].windows == (4096, None)
-    third = found["Gemma 3"]
-    assert third.window_position == RoPE(theta=10_000.0)
-    assert third.position == RoPE(theta=1e6, scaling=LinearScaling(8.0))
-    assert third.windows[:12] == ((512,) * 5 + (None,)) * 2
-    assert found["Qwen 2.5"].windows == (None,)
-    assert found["Phi-4-mini"].position.fraction == 0.75
-    assert found["Phi-3.5"].position.scaling.factor == 32.0
-    assert found["OLMo 3"].windows == (4096, 4096, 4096, None)
-    assert found["OLMo 3 with another base"].window_position == RoPE(theta=500_000.0)
-    assert found["SmolLM 3"].rope_layers == (True, True, True, False)
-    granite = found["Granite 3"]
-    factors = granite.embeddings.scale, granite.residual.output_scale, granite.logits.scale
-    assert factors == (12.0, 0.22, 1 / 16)
-    assert found["Command R7B"].position == NoPosition()
-    assert found["Command R7B"].window_position == RoPE(theta=5e4, layout="interleaved")
 
 
 def test_a_factor_of_the_logits_is_not_lost():
@@ -281,6 +53,7 @@ LONGROPE = {
     "short_factor": [1.0, 1.1, 1.3, 1.2, 1.7, 1.5],
     "long_factor": [1.2, 2.0, 3.5, 3.0, 4.5, 6.0],
 }
+LINEAR = {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.5}
 PLAIN = {"rope_type": "default", "rope_theta": 100.0}
 VARIANTS = {
     "llama: every field of yarn": (
@@ -332,7 +105,95 @@ VARIANTS = {
         "phi3",
         {"sliding_window": None, "rope_parameters": PLAIN, "partial_rotary_factor": 1.0},
     ),
-    **newer_decoders.VARIANTS,
+    "olmo3: no windows, tied, biases": (
+        "olmo3",
+        {
+            "layer_types": [FULL] * 4,
+            "rope_parameters": {SLIDING: PLAIN, FULL: LINEAR},
+            "tie_word_embeddings": True,
+            "attention_bias": True,
+        },
+    ),
+    "smollm3: every second layer without positions, untied": (
+        "smollm3",
+        {
+            "no_rope_layers": None,
+            "no_rope_layer_interval": 2,
+            "layer_types": None,
+            "use_sliding_window": False,
+            "attention_bias": False,
+            "mlp_bias": True,
+            "rope_parameters": YARN | {"rope_theta": 100.0},
+            "tie_word_embeddings": False,
+        },
+    ),
+    "smollm3: all layers rotate": (
+        "smollm3",
+        {"no_rope_layers": [1] * 4, "layer_types": [FULL] * 4, "use_sliding_window": False},
+    ),
+    "granite: tied, no biases": (
+        "granite",
+        {
+            "tie_word_embeddings": True,
+            "attention_bias": False,
+            "mlp_bias": False,
+            "logits_scaling": 49.0,
+            "rope_parameters": LINEAR,
+        },
+    ),
+    "cohere: untied, no norms of queries and keys, no biases": (
+        "cohere",
+        {
+            "use_qk_norm": False,
+            "attention_bias": False,
+            "tie_word_embeddings": False,
+            "rope_parameters": YARN | {"rope_theta": 100.0},
+        },
+    ),
+    "cohere2: windows everywhere, untied": (
+        "cohere2",
+        {
+            "layer_types": [SLIDING] * 4,
+            "tie_word_embeddings": False,
+            "attention_bias": False,
+            "rope_parameters": LINEAR,
+        },
+    ),
+    "cohere2: no positions at all": ("cohere2", {"layer_types": [FULL] * 4}),
+    "starcoder2: untied, no biases, no window": (
+        "starcoder2",
+        {
+            "use_bias": False,
+            "sliding_window": None,
+            "tie_word_embeddings": False,
+            "hidden_act": "gelu_pytorch_tanh",
+            "rope_parameters": YARN | {"rope_theta": 100.0},
+        },
+    ),
+    "glm: tied, another share rotates": (
+        "glm",
+        {
+            "attention_bias": False,
+            "tie_word_embeddings": True,
+            "rope_parameters": LINEAR | {"partial_rotary_factor": 0.85},
+        },
+    ),
+    "glm4: tied, no biases": (
+        "glm4",
+        {
+            "attention_bias": False,
+            "tie_word_embeddings": True,
+            "rope_parameters": YARN | {"rope_theta": 100.0, "partial_rotary_factor": 1.0},
+        },
+    ),
+    "ernie4_5: untied, no biases": (
+        "ernie4_5",
+        {
+            "use_bias": False,
+            "tie_word_embeddings": False,
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 3.0},
+        },
+    ),
 }
 
 
@@ -381,15 +242,16 @@ def test_the_cap_that_transformers_ignores_in_gemma_3():
     ("values", "message"),
     [
         ({**LLAMA2, "hidden_act": "mish"}, "hidden_act = 'mish' is not supported"),
+        ({"model_type": "bert", "hidden_act": "mish"}, "hidden_act = 'mish' is not supported"),
         ({**GEMMA3, "layer_types": [SLIDING]}, r"layer_types = .*: must be 26 times"),
         ({**GEMMA3, "layer_types": ["chunked"] * 26}, "must be 26 times"),
         ({**GEMMA3, "sliding_window": None}, "there is no sliding_window"),
-        ({**PUBLISHED["Gemma 2"], "hidden_act": "relu"}, "hidden_act = 'relu' is not supported"),
+        ({**FILES["Gemma 2"], "hidden_act": "relu"}, "hidden_act = 'relu' is not supported"),
         ({**PHI35, "rope_scaling": {"type": "linear", "factor": 2.0}}, "only longrope"),
         ({**PHI35, "full_attn_mod": 2}, "full_attn_mod = 2 is not supported"),
-        ({**PUBLISHED["Qwen 2.5"], "layer_types": [SLIDING] * 28}, "there is no sliding_window"),
-        ({**PUBLISHED["SmolLM 3"], "no_rope_layers": [1, 0]}, "no_rope_layers = .*: must be"),
-        ({**PUBLISHED["SmolLM 3"], "no_rope_layers": [2] * 36}, "no_rope_layers = .*: must be"),
+        ({**FILES["Qwen 2.5"], "layer_types": [SLIDING] * 28}, "there is no sliding_window"),
+        ({**FILES["SmolLM 3"], "no_rope_layers": [1, 0]}, "no_rope_layers = .*: must be"),
+        ({**FILES["SmolLM 3"], "no_rope_layers": [2] * 36}, "no_rope_layers = .*: must be"),
     ],
 )
 def test_what_nobody_implements_is_named(values, message):
