@@ -5,6 +5,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from peft_models import adapter_of, torch_model
 from safetensors.numpy import load_file
 
 import jaxformer
@@ -12,8 +13,8 @@ from jaxformer.config import TrainConfig
 from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.functional.arrays import on_mesh
 from jaxformer.hub.peft.config import PeftConfig, task_of
-from jaxformer.hub.peft.files import TENSORS, Adapter, Factors, write_adapter
-from jaxformer.models.lora import FACTORS, LoRA, is_factor
+from jaxformer.hub.peft.files import TENSORS, write_adapter
+from jaxformer.models.lora import LoRA, is_factor
 from jaxformer.optim import AdamW, Constant
 from jaxformer.training.step import TrainProgram
 
@@ -21,7 +22,6 @@ pytestmark = pytest.mark.torch
 
 peft = pytest.importorskip("peft")
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
 
 from hf_checkpoints import save_checkpoint  # noqa: E402
 
@@ -73,14 +73,6 @@ def started(model, lora):
     return program, replace(state, params=placed)
 
 
-def adapter_of(program, params, scale):
-    arrays = {name: np.asarray(array) for name, array in params.items()}
-    targets = program.abstract_model.targets
-    factors = {n: Factors(*(arrays[n + suffix] for suffix in FACTORS), scale) for n in targets}
-    whole = {name: arrays[name] for name in program.trained if not is_factor(name)}
-    return Adapter(factors, whole)
-
-
 def learning(theirs):
     """The tensors that learn, matrices and others."""
     found = [p for p in theirs.parameters() if p.requires_grad]
@@ -97,9 +89,9 @@ def test_twenty_steps_are_those_of_peft(kind, tmp_path):
     their_class = model.checkpoint.architecture.name
     config = PeftConfig(3, lora.alpha, lora.use_rslora, base=str(base), task=task_of(their_class))
     (tmp_path / "adapter").mkdir()
-    adapter = adapter_of(program, state.params, lora.scale)
+    adapter = adapter_of(program.abstract_model, state.params, lora.scale)
     write_adapter(tmp_path / "adapter", adapter, model.placements, config)
-    theirs = getattr(transformers, their_class).from_pretrained(base)
+    theirs = torch_model(base)
     theirs = peft.PeftModel.from_pretrained(theirs, tmp_path / "adapter", is_trainable=True).train()
     inputs = {name: torch.tensor(array.astype(np.int64)) for name, array in their_batch.items()}
     matrices, vectors = learning(theirs)
@@ -143,7 +135,7 @@ def check_gradients(program, state, batch, theirs, folder, model, config):
     with on_mesh(program.mesh):
         gradients, _ = jax.jit(program._gradients)(state.params, {}, batch, jax.random.key(0))
     (folder / "ours").mkdir()
-    found = adapter_of(program, state.params | gradients, 1.0)
+    found = adapter_of(program.abstract_model, state.params | gradients, 1.0)
     write_adapter(folder / "ours", found, model.placements, config)
     ours, expected = (load_file(folder / x / TENSORS) for x in ("ours", "theirs"))
     assert ours.keys() == expected.keys()

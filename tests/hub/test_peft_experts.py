@@ -3,20 +3,23 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import peft_models
 import pytest
+from peft_models import adapter_of, logits_of, random_arrays, trained, write_random
 
 import jaxformer
 from jaxformer.errors import DataError
 from jaxformer.hub.peft.config import PeftConfig, read_peft_config
 from jaxformer.hub.peft.experts import Pair, module_of, parameter_of
-from jaxformer.hub.peft.files import TENSORS, Adapter, Factors, write_adapter
+from jaxformer.hub.peft.files import TENSORS, write_adapter
 from jaxformer.hub.weights.views.fused_experts import FUSED
-from jaxformer.models.lora import FACTORS, LoRA, abstract_model_of, adapted
+from jaxformer.models.lora import LoRA, abstract_model_of, adapted
 from jaxformer.parity.reference import save_random
 from jaxformer.zoo import FORMATS
 
 KINDS = ("mixtral", "qwen3_moe", "olmoe", "gpt_oss")
 IDS = np.random.default_rng(0).integers(6, 131, (3, 9))
+INPUTS = {"input_ids": IDS}
 BOTH = ["experts.gate_up_proj", "experts.down_proj"]
 ROUTERS = {"gpt_oss": "router.weight"}
 
@@ -52,24 +55,12 @@ def test_the_names_of_a_file_are_those_of_peft(targeted):
 
 
 def torch_model(folder):
-    import torch
-    import transformers
-
-    return transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, experts_implementation="eager"
-    ).eval()
-
-
-def torch_logits(model):
-    import torch
-
-    with torch.no_grad():
-        return model(torch.tensor(IDS)).logits.numpy()
+    return peft_models.torch_model(folder, dtype="float32", experts_implementation="eager")
 
 
 def check(ours, theirs):
-    expected = torch_logits(theirs)
-    logits = jaxformer.forward(ours, {"input_ids": IDS})["logits"]
+    expected = logits_of(theirs, INPUTS)
+    logits = jaxformer.forward(ours, INPUTS)["logits"]
     np.testing.assert_allclose(logits, expected, atol=1e-5 * np.abs(expected).max())
 
 
@@ -87,42 +78,14 @@ def settings(kind):
 @pytest.mark.more
 @pytest.mark.quick("gpt_oss")
 def test_adapters_of_peft(base, tmp_path):
-    peft, torch = pytest.importorskip("peft"), pytest.importorskip("torch")
+    peft = pytest.importorskip("peft")
     kind, folder = base
-    plain = torch_logits(torch_model(folder))
+    plain = logits_of(torch_model(folder), INPUTS)
     for number, options in enumerate(settings(kind)):
         config = peft.LoraConfig(r=3, lora_alpha=5, **({"target_modules": []} | options))
-        theirs = peft.get_peft_model(torch_model(folder), config).eval()
-        torch.manual_seed(1)
-        for name, parameter in theirs.named_parameters():
-            if "lora_" in name:
-                parameter.data.normal_(std=0.2)
-        at = tmp_path / str(number)
-        theirs.save_pretrained(at)
-        assert np.abs(torch_logits(theirs) - plain).max() > 0.01
-        check(jaxformer.load(folder, adapter=at), theirs)
-
-
-def random_adapter(model, lora):
-    random, structure = np.random.default_rng(2), abstract_model_of(model.config, lora)
-    arrays = {
-        name: random.normal(0, 0.2, structure.shapes[name].shape).astype(np.float32)
-        for name in structure.learning
-    }
-    return arrays, adapter_of(structure, arrays, lora.scale)
-
-
-def adapter_of(structure, arrays, scale):
-    return Adapter(
-        {
-            name: Factors(*(np.asarray(arrays[name + end]) for end in FACTORS), scale)
-            for name in structure.targets
-        }
-    )
-
-
-def peft_config(folder, lora):
-    return PeftConfig(lora.rank, lora.alpha, lora.use_rslora, base=str(folder), task="CAUSAL_LM")
+        theirs = trained(torch_model(folder), config, tmp_path / str(number))
+        assert np.abs(logits_of(theirs, INPUTS) - plain).max() > 0.01
+        check(jaxformer.load(folder, adapter=tmp_path / str(number)), theirs)
 
 
 @pytest.mark.torch
@@ -136,8 +99,7 @@ def test_adapters_for_peft(base, targets, tmp_path):
     peft = pytest.importorskip("peft")
     _, folder = base
     model, lora = jaxformer.load(folder), LoRA(rank=2, alpha=5.0, targets=targets)
-    _, adapter = random_adapter(model, lora)
-    write_adapter(tmp_path, adapter, model.placements, peft_config(folder, lora))
+    adapter, _ = write_random(tmp_path, model, lora, folder)
     theirs = peft.PeftModel.from_pretrained(torch_model(folder), tmp_path).eval()
     ours = jaxformer.load(folder, adapter=tmp_path)
     for name, (a, b, scale) in adapter.factors.items():
@@ -146,7 +108,7 @@ def test_adapters_for_peft(base, targets, tmp_path):
     check(ours, theirs)
 
 
-def gradients_of(model, lora, arrays):
+def gradients_of(model, lora):
     """The structure, and the gradients of our factors."""
     config = model.config.with_fields(**{"compute_dtype": "float32", "feed_forward.losses": ()})
     structure = abstract_model_of(config, lora)
@@ -158,7 +120,7 @@ def gradients_of(model, lora, arrays):
         _, sums = structure.module(model.parameters | factors).loss(batch)
         return sum(each.loss for each in sums.values()) / batch["weights"].size
 
-    return structure, jax.jit(jax.grad(loss))(arrays)
+    return structure, jax.jit(jax.grad(loss))(random_arrays(model, lora))
 
 
 @pytest.mark.torch
@@ -172,11 +134,9 @@ def test_gradients_are_those_of_peft(base, tmp_path):
     _, folder = base
     model = jaxformer.load(folder)
     lora = LoRA(rank=2, alpha=5.0, targets=("gate", "up", "down", "router", "query"))
-    arrays, adapter = random_adapter(model, lora)
     start, own, other = (tmp_path / name for name in ("start", "ours", "theirs"))
-    for each in (start, own):
-        each.mkdir()
-    write_adapter(start, adapter, model.placements, peft_config(folder, lora))
+    own.mkdir()
+    _, config = write_random(start, model, lora, folder)
     theirs = peft.PeftModel.from_pretrained(torch_model(folder), start, is_trainable=True)
     ids = torch.tensor(IDS)
     theirs(input_ids=ids, labels=ids).loss.backward()
@@ -184,10 +144,8 @@ def test_gradients_are_those_of_peft(base, tmp_path):
         if parameter.requires_grad:
             parameter.data.copy_(parameter.grad)
     theirs.save_pretrained(other)
-    structure, found = gradients_of(model, lora, arrays)
-    write_adapter(
-        own, adapter_of(structure, found, 1.0), model.placements, peft_config(folder, lora)
-    )
+    structure, found = gradients_of(model, lora)
+    write_adapter(own, adapter_of(structure, found, 1.0), model.placements, config)
     start, own, other = (
         {n.replace(".block_sparse_moe.", ".mlp."): x for n, x in load_file(at / TENSORS).items()}
         for at in (start, own, other)
@@ -230,10 +188,7 @@ def test_factors_for_another_number_of_experts_are_refused(tmp_path):
 
     folder, file = tmp_path / "base", tmp_path / TENSORS
     save_random("qwen3_moe", "Qwen3MoeForCausalLM", folder)
-    model, lora = jaxformer.load(folder), LoRA(rank=2, targets=("down",))
-    write_adapter(
-        tmp_path, random_adapter(model, lora)[1], model.placements, peft_config(folder, lora)
-    )
+    write_random(tmp_path, jaxformer.load(folder), LoRA(rank=2, targets=("down",)), folder)
     assert read_peft_config(tmp_path).parameters == ("experts.down_proj",)
     cut = {name: x[:8] if "lora_A" in name else x[:, :8] for name, x in load_file(file).items()}
     save_file(cut, file)

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from hub_server import TOKEN
 from huggingface_hub import constants
+from peft_models import write_random
 from saved_folders import TRAVELLERS, assert_same_parameters
 
 import jaxformer
 from jaxformer.cli import main as cli
 from jaxformer.errors import ConfigError
-from jaxformer.hub.peft.config import PeftConfig
-from jaxformer.hub.peft.files import Adapter, Factors, write_adapter
 from jaxformer.hub.remote.download import fetch
 from jaxformer.hub.remote.names import HubName, hub_name, read_source
 from jaxformer.hub.remote.selection import settings_files, weight_files
+from jaxformer.models.lora import LoRA
 from jaxformer.pretrained.auto import model_folder
 from jaxformer.pretrained.export.push import push
 from jaxformer.pretrained.inspection.tokens import open_tokenizer
@@ -239,19 +239,8 @@ def test_one_format_of_weights():
 
 def test_an_adapter_and_its_base(hub, folder, tmp_path):
     """Both are on the hub: the adapter names its base."""
-    base = jaxformer.load(folder)
-    rank, kernels = 2, [name for name in base.abstract_model.kernels if "query" in name]
-    random = np.random.default_rng(0)
-    factors = {}
-    for name in kernels:
-        layers, *inputs = base.abstract_model.shapes[name].shape[:2]
-        outputs = base.abstract_model.shapes[name].shape[2:]
-        a, b = ((layers, *inputs, rank), (layers, rank, *outputs))
-        arrays = (random.normal(size=shape).astype(np.float32) for shape in (a, b))
-        factors[name] = Factors(*arrays, 1.0)
-    (tmp_path / "adapter").mkdir()
-    config = PeftConfig(rank=rank, alpha=float(rank), base="org/name", task="CAUSAL_LM")
-    write_adapter(tmp_path / "adapter", Adapter(factors, {}), base.placements, config)
+    lora = LoRA(rank=2, alpha=2.0, targets=("query",))
+    write_random(tmp_path / "adapter", jaxformer.load(folder), lora, "org/name")
     local = jaxformer.load(folder, adapter=tmp_path / "adapter")
     page = push(tmp_path / "adapter", "org/adapter", token=TOKEN)
     assert page == f"{hub.url}/org/adapter"
