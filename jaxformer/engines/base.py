@@ -29,6 +29,17 @@ class Prompt:
     """Tokens that are never written, such as the end at which an engine always stops."""
 
     @property
+    def inputs(self) -> dict[str, np.ndarray]:
+        """The arrays of the row, by the names that transformers gives them."""
+        if self.features is None:
+            found = {"input_ids": np.array([self.tokens])}
+        else:
+            found = {"input_features": self.features[None]}
+        if self.decoder_tokens:
+            found["decoder_input_ids"] = np.array([self.decoder_tokens])
+        return found
+
+    @property
     def source(self) -> tuple[int, ...] | np.ndarray:
         """What an encoder, or a model without one, reads: the tokens or the spectrogram."""
         return self.tokens if self.features is None else self.features

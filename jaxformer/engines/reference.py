@@ -57,26 +57,15 @@ class ReferenceModel(LoadedModel):
         return min([length for length in lengths if length], default=1 << 20)
 
     def outputs(self, prompt: Prompt) -> np.ndarray:
-        found = forward(self.pretrained, _inputs(prompt))
+        found = forward(self.pretrained, prompt.inputs)
         rows = found["logits" if "logits" in found else "last_hidden_state"][0]
         return np.asarray(rows[prompt.num_given - 1 :])
 
     def greedy(self, prompt: Prompt, count: int) -> list[int]:
         options = {"max_new_tokens": count, "suppress_tokens": prompt.suppressed, **_PLAIN}
-        found = generate(self.pretrained, _inputs(prompt), **options)
+        found = generate(self.pretrained, prompt.inputs, **options)
         return found["sequences"][0][-count:].tolist()
 
     def tokenize(self, text: str) -> list[int] | None:
         tokenizer = self.pretrained.tokenizer
         return None if tokenizer is None else tokenizer.encode(text, add_special_tokens=False).ids
-
-
-def _inputs(prompt: Prompt) -> dict[str, np.ndarray]:
-    """The arrays of a prompt, one row each, by the names that transformers gives them."""
-    if prompt.features is None:
-        found = {"input_ids": np.array([prompt.tokens], np.int32)}
-    else:
-        found = {"input_features": prompt.features[None]}
-    if prompt.decoder_tokens:
-        found["decoder_input_ids"] = np.array([prompt.decoder_tokens], np.int32)
-    return found

@@ -72,14 +72,9 @@ class TransformersModel(LoadedModel):
 
     def _inputs(self, prompt: Prompt) -> dict[str, Any]:
         """The tensors of a prompt, one row each."""
-        torch = self._torch
-        if prompt.features is None:
-            ids = torch.tensor([prompt.tokens])
-            found = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        else:
-            found = {"input_features": torch.tensor(prompt.features[None])}
-        if prompt.decoder_tokens:
-            found["decoder_input_ids"] = torch.tensor([prompt.decoder_tokens])
+        found = {name: self._torch.tensor(array) for name, array in prompt.inputs.items()}
+        if "input_ids" in found:
+            found["attention_mask"] = self._torch.ones_like(found["input_ids"])
         return found
 
     def tokenize(self, text: str) -> list[int] | None:
