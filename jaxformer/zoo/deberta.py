@@ -29,7 +29,7 @@ from jaxformer.hub.tasks.classes import (
     TokenClassificationTask,
 )
 from jaxformer.hub.tasks.multiple_choice import MultipleChoiceTask
-from jaxformer.hub.weights.layouts import PerKeyHead, Taps
+from jaxformer.hub.weights.layouts import Convolution, PerKeyHead
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import EncoderConfig, MaskedLanguageModel
 from jaxformer.nn import TokenEmbeddings
@@ -309,7 +309,7 @@ def _weight_map(version: int, newer_head: bool, config: EncoderConfig) -> Weight
         names |= _NEWER_HEAD
     whole = WeightMap(names) if newer_head else named(names, BIAS, config)
     if version > 1:
-        return replace(whole, layouts={"*.convolution.kernel": Taps()})
+        return replace(whole, layouts={"*.convolution.kernel": Convolution()})
     return replace(whole, fused=(_QKV,))
 
 

@@ -12,7 +12,7 @@ from jaxformer.hub.fields import Activation, Computed, ConfigMap, NormEps, Numbe
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks.classes import Task
-from jaxformer.hub.weights.layouts import Constant, Patches, Same
+from jaxformer.hub.weights.layouts import Constant, Convolution, Same
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import VisionConfig
 from jaxformer.nn import MLP, DotProductAttention, PreNorm
@@ -133,7 +133,7 @@ _NAMES = {
     "transformer.final_norm": "norm",
 }
 _LAYOUTS = {
-    "patch_projection.kernel": Patches(),
+    "patch_projection.kernel": Convolution(),
     "class_token": Same(leading=2),
     "mask_token": Same(leading=2),
     "register_table": Same(leading=1),

@@ -18,7 +18,7 @@ from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture, ModelFormat
 from jaxformer.hub.tasks.classes import Task, UnshiftedCausalLMTask
 from jaxformer.hub.tasks.speech import ClipClassificationTask, TranscriptTask
-from jaxformer.hub.weights.layouts import Taps
+from jaxformer.hub.weights.layouts import Convolution
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import CompositeConfig, DecoderConfig, LanguageModel, SpectrogramConfig
 from jaxformer.nn import (
@@ -225,7 +225,7 @@ _ENCODER = WeightMap(
         "heads.label.output": "classifier",
         "heads.label.layer_weights": "layer_weights",
     },
-    layouts={"convolutions.*.kernel": Taps()},
+    layouts={"convolutions.*.kernel": Convolution()},
 )
 _TOKENS = {"embedding": "model.decoder.embed_tokens", "heads.language_model": "proj_out"}
 _DECODER = WeightMap(_TOKENS | _side("decoder", "self_attn", "encoder_attn"))

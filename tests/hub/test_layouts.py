@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from jaxformer.hub.weights.layouts import (
     Concatenated,
+    Convolution,
     Flat,
     InOut,
     OutIn,
-    Patches,
     PerKeyHead,
     Same,
     Slot,
@@ -44,9 +44,9 @@ def test_one_bias(shape):
     check_inverse(Flat(), [Slot(shape, 0)])
 
 
-@given(SIZES, SIZES, SIZES, SIZES)
-def test_patches(rows, columns, channels, outputs):
-    check_inverse(Patches(), [Slot((rows, columns, channels, outputs), 3)])
+@given(st.lists(SIZES, min_size=3, max_size=4).map(tuple))
+def test_convolutions(shape):
+    check_inverse(Convolution(), [Slot(shape, len(shape) - 1)])
 
 
 @given(SIZES, st.lists(SIZES, min_size=2, max_size=4), st.sampled_from([OutIn(), InOut()]))

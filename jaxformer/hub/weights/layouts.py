@@ -128,32 +128,18 @@ class InOut(Single):
 
 
 @dataclass(frozen=True)
-class Patches(Single):
-    """`[outputs, channels, rows, columns]`: the kernel of a convolution over patches."""
+class Convolution(Single):
+    """`[outputs, inputs, *places]`: the kernel of a convolution, which begins with its places here."""
 
     def shape_of(self, slot):
-        rows, columns, channels, outputs = slot.shape
-        return outputs, channels, rows, columns
+        *places, inputs, outputs = slot.shape
+        return outputs, inputs, *places
 
     def read_one(self, tensor, slot):
-        return tensor.transpose(2, 3, 1, 0)
+        return tensor.transpose(*range(2, tensor.ndim), 1, 0)
 
     def write_one(self, array, slot):
-        return array.transpose(3, 2, 0, 1)
-
-
-@dataclass(frozen=True)
-class Taps(Single):
-    """`[outputs, inputs, taps]`: the kernel of a 1D convolution."""
-
-    def shape_of(self, slot):
-        return slot.shape[::-1]
-
-    def read_one(self, tensor, slot):
-        return tensor.transpose(2, 1, 0)
-
-    def write_one(self, array, slot):
-        return array.transpose(2, 1, 0)
+        return array.transpose(-1, -2, *range(array.ndim - 2))
 
 
 @dataclass(frozen=True)

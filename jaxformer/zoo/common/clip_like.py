@@ -13,7 +13,7 @@ from jaxformer.hub.fields import (
     numbers,
 )
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.weights.layouts import Patches
+from jaxformer.hub.weights.layouts import Convolution
 from jaxformer.hub.weights.weight_map import block
 from jaxformer.models import Projection, VisionConfig
 from jaxformer.zoo.common.basics import BASE_SIZES, SIZES, of_head, projections
@@ -79,7 +79,7 @@ IMAGE_NAMES = {
     **block("transformer", "vision_model.encoder.layers.{}", _BLOCK),
 }
 """Module of a vision tower -> its name in CLIP and SigLIP."""
-LAYOUTS = {"patch_projection.kernel": Patches()}
+LAYOUTS = {"patch_projection.kernel": Convolution()}
 _DEFAULTS = {"attention_dropout": 0.0}
 TEXT_DEFAULTS = _DEFAULTS | {"pad_token_id": 1, "eos_token_id": 49407}
 IMAGE_DEFAULTS = _DEFAULTS | BASE_SIZES | {"num_channels": 3, "image_size": 224}

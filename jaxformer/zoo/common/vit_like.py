@@ -8,7 +8,7 @@ from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import Activation, Computed, NormEps, Number, Value
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.weights.layouts import Patches, PixelShuffle, Same
+from jaxformer.hub.weights.layouts import Convolution, PixelShuffle, Same
 from jaxformer.hub.weights.weight_map import block
 from jaxformer.models import MaskedPixels, VisionConfig
 from jaxformer.zoo.common.basics import of_head, projections, sized
@@ -125,7 +125,7 @@ STRIDE = of_head(MaskedPixels, {"stride": "encoder_stride"})
 BACKBONE = ("drop_path_rate", "out_*", "_out_*", "reshape_hidden_states", "stage_names")
 """Fields of config.json for training, and for models of which this is a part."""
 LAYOUTS = {
-    "patch_projection.kernel": Patches(),
+    "patch_projection.kernel": Convolution(),
     "class_token": Same(leading=2),
     "distillation_token": Same(leading=2),
     "mask_token": Same(leading=1),

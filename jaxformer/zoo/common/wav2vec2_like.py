@@ -19,7 +19,7 @@ from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.model_format import Architecture
 from jaxformer.hub.tasks.classes import Task
 from jaxformer.hub.tasks.speech import ClipClassificationTask, CTCTask, QuantizedFramesTask
-from jaxformer.hub.weights.layouts import Codebooks, Same, Taps
+from jaxformer.hub.weights.layouts import Codebooks, Convolution, Same
 from jaxformer.hub.weights.weight_map import WeightMap, block
 from jaxformer.models import CTC, Classification, QuantizedFrames, WaveformConfig
 from jaxformer.models.model import ModelConfig
@@ -202,9 +202,9 @@ _BLOCK = {
     "norms.1": "final_layer_norm",
 }
 _LAYOUTS = {
-    "feature_encoder.convolutions.*.kernel": Taps(),
-    "adapter.convolutions.*.kernel": Taps(),
-    "frame_positions.direction": Taps(),
+    "feature_encoder.convolutions.*.kernel": Convolution(),
+    "adapter.convolutions.*.kernel": Convolution(),
+    "frame_positions.direction": Convolution(),
     "frame_positions.magnitude": Same(leading=2),
     "heads.quantized_frames.quantizer.codebooks": Codebooks(),
 }
