@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from engine_exports import exported, receipt_of
+from engine_exports import exported
 from saved_folders import save_tiny
 from tiny_models import random_model, tiny
 
@@ -115,17 +115,3 @@ def test_sources_of_unequal_length_and_their_answers(kind, tmp_path):
     given |= {name.replace("present", "past_key_values"): x for name, x in first.items()}
     later = run(WITH_PAST, given | {"input_ids": answers[:, 3:]})
     np.testing.assert_allclose(later["logits"], right[:, 3:], atol=1e-5)
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize(
-    "kind",
-    ["bert", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("gemma2", "t5", "whisper"))],
-)
-@pytest.mark.slow
-def test_systems_in_onnx_runtime(kind, tmp_path):
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    receipt = receipt_of(exported(kind, tmp_path, "onnx")[1], "onnxruntime")
-    assert not receipt.problems
-    assert receipt.equal_greedy_tokens == receipt.greedy_tokens
