@@ -81,31 +81,6 @@ def test_the_types_of_tokens_are_those_that_are_given(tmp_path):
         jaxformer.forward(gpt2, ids | zeros)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (
-            {"architectures": ["BertLMHeadModel"]},
-            r"is_decoder = False, but architectures = \['BertLMHeadModel'\]: must be True",
-        ),
-        (
-            {"architectures": ["BertForMaskedLM"], "is_decoder": True},
-            r"must be False for this class, or architectures = \['BertLMHeadModel'\]",
-        ),
-        ({"architectures": ["BertModel"], "is_decoder": True}, "must be False for this class"),
-        ({"is_decoder": True}, "BertForPreTraining"),
-        ({"model_type": "albert", "is_decoder": True}, "is_decoder = True is not supported"),
-        (
-            {"architectures": ["BertModel"], "is_decoder": False, "add_cross_attention": True},
-            "add_cross_attention = True: must be false",
-        ),
-    ],
-)
-def test_a_class_and_its_fields_must_agree(values, message):
-    with pytest.raises(ConfigError, match=message):
-        read(**values)
-
-
 def test_other_heads_of_a_decoder_are_those_of_a_decoder():
     checkpoint = read(architectures=["BertLMHeadModel"], is_decoder=True)
     assert isinstance(checkpoint.config, DecoderConfig)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from saved_folders import assert_same_parameters, change_tensors, copy_of, save_tiny
+from saved_folders import change_tensors, copy_of, save_tiny
 from variants import check_gradients, check_outputs, models
 
 from jaxformer.errors import ConfigError
@@ -98,32 +98,6 @@ def changed(saved, target, part=None, /, **changes):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("part", "changes", "problem"),
-    {
-        "no encoder": (None, {"encoder": None}, "encoder = None: must be an object"),
-        "unknown": ("decoder", {"model_type": "gpt3"}, "decoder: model_type = 'gpt3' is not known"),
-        "no cross-attention here": (
-            "decoder",
-            {"model_type": "llama"},
-            "decoder: model_type = 'llama' is not a decoder with cross-attention",
-        ),
-        "none at all": ("decoder", {"add_cross_attention": False}, "add_cross_attention must be"),
-        "of images": ("encoder", {"model_type": "vit"}, "must be an encoder of text"),
-        "a decoder": ("encoder", {"model_type": "gpt2"}, "must be an encoder of text"),
-        "a value": (
-            "encoder",
-            {"position_embedding_type": "relative_key"},
-            "config.json: encoder: position_embedding_type = 'relative_key' is not supported",
-        ),
-        "shared weights": (None, {"tie_encoder_decoder": True}, "tie_encoder_decoder = True"),
-    }.values(),
-)
-def test_what_cannot_be_read_is_said_with_its_part(saved, part, changes, problem, tmp_path):
-    with pytest.raises(ConfigError, match=problem):
-        load(changed(saved, tmp_path / "changed", part, **changes))
-
-
 def test_tokens_of_the_decoder_stand_in_for_those_of_the_whole(saved, tmp_path):
     folder = changed(saved, tmp_path / "a", pad_token_id=None, decoder_start_token_id=None)
     model = load(changed(folder, tmp_path / "b", "decoder", pad_token_id=9, bos_token_id=8))
@@ -146,19 +120,6 @@ def test_files_without_the_unused_pooler(saved, tmp_path):
     inputs = example_inputs(load(saved).checkpoint)
     whole, without = forward(load(saved), inputs), forward(load(folder), inputs)
     np.testing.assert_array_equal(whole["logits"], without["logits"])
-
-
-def test_old_names_and_prefixes_of_a_part(saved, tmp_path):
-    folder = copy_of(saved, tmp_path / "model")
-
-    def age(tensors):
-        for name in list(tensors):
-            old = name.replace("LayerNorm.weight", "LayerNorm.gamma")
-            tensors[old.replace("LayerNorm.bias", "LayerNorm.beta")] = tensors.pop(name)
-        tensors["encoder.embeddings.position_ids"] = np.arange(20)[None]
-
-    change_tensors(folder, age)
-    assert_same_parameters(load(folder), load(saved))
 
 
 def test_a_model_without_a_file_is_described_and_read_again(saved, tmp_path):

@@ -8,7 +8,6 @@ from safetensors.numpy import load_file, save_file
 from saved_folders import change_settings, change_tensors, save_tiny
 from variants import check_outputs, check_variant, models
 
-from jaxformer.functional import DistanceEmbedding, NoPosition
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.outputs import forward
@@ -96,12 +95,3 @@ def test_where_a_file_has_both_heads_that_of_the_class_counts(tmp_path):
     save_file(tensors | other, folder / "model.safetensors", metadata={"format": "pt"})
     found = load(folder).parameters["heads.masked_language_model.dense.kernel"]
     np.testing.assert_array_equal(found, wanted)
-
-
-def test_positions_that_do_not_count_may_be_there(tmp_path):
-    folder = save_tiny("deberta", tmp_path, position_biased_input=False)
-    table = {"deberta.embeddings.position_embeddings.weight": np.ones((20, 48), np.float32)}
-    change_tensors(folder, lambda tensors: tensors.update(table))
-    config = load(folder).config
-    assert config.position == NoPosition()
-    assert config.relative_position == DistanceEmbedding(5)

@@ -60,17 +60,6 @@ def test_an_output_table_in_the_file_is_used_whatever_is_said(
     check_outputs(*models(tmp_path / "export"), inputs)
 
 
-def test_a_copy_of_the_table_is_no_output_table(tmp_path):
-    folder = save_tiny("t5", tmp_path)
-
-    def copy_the_table(tensors):
-        for name in ("lm_head.weight", "encoder.embed_tokens.weight"):
-            tensors[name] = tensors["shared.weight"].copy()
-
-    change_tensors(folder, copy_the_table)
-    assert load(folder).config.tie_embeddings
-
-
 @pytest.mark.parametrize("model_type", ["bart", "mbart", "marian", "pegasus"])
 @pytest.mark.quick("bart")
 def test_a_bias_of_the_logits_may_be_missing_and_does_not_learn(model_type, tmp_path):

@@ -63,21 +63,6 @@ def test_frequencies_are_those_of_the_file(tmp_path):
     assert "esm.rotary_embeddings.inv_freq" in load_file(tmp_path / "again/model.safetensors")
 
 
-def test_a_table_of_positions_that_nothing_reads_is_left_out(tmp_path):
-    folder = save_tiny("esm", tmp_path)
-    before = load(folder)
-
-    def with_table(tensors):
-        tensors["esm.embeddings.position_embeddings.weight"] = np.ones((24, 48), np.float32)
-        tensors["esm.embeddings.position_ids"] = np.arange(24)[None, :]
-
-    change_tensors(folder, with_table)
-    inputs = example_inputs(before.checkpoint, "right")
-    np.testing.assert_array_equal(
-        forward(load(folder), inputs)["logits"], forward(before, inputs)["logits"]
-    )
-
-
 def test_rows_with_many_masks_and_with_none(tmp_path):
     ours, theirs = models(save_tiny("esm", tmp_path))
     inputs = example_inputs(ours.checkpoint, "right")

@@ -11,7 +11,7 @@ from tiny_models import random_parameters, structure_of, tiny_vision
 from transfers import transfer
 from variants import check_files, check_variant
 
-from jaxformer.errors import ArgumentError, ConfigError, DataError
+from jaxformer.errors import ArgumentError, DataError
 from jaxformer.hub.describe import describe
 from jaxformer.hub.tasks.images import MaskedPixelsTask, VisualTokensTask
 from jaxformer.models import LossOptions, MaskedPixels, VisualTokens
@@ -85,9 +85,6 @@ def test_what_a_file_cannot_have_is_refused(tmp_path):
     model = load(save_tiny("vit", tmp_path, HEAD, encoder_stride=2))
     with pytest.raises(DataError, match=r"encoder_stride = 2 must be the size of the patches"):
         forward(model, example_inputs(model.checkpoint))
-    both = {"use_relative_position_bias": True, "use_shared_relative_position_bias": True}
-    with pytest.raises(ConfigError, match="must not both be true"):
-        load(save_tiny("beit", tmp_path / "both", **both))
 
 
 @torch_only

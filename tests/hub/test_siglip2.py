@@ -13,7 +13,6 @@ from jaxformer.hub.describe import describe
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.parity.compare import gradient_differences
 from jaxformer.parity.examples import example_inputs
-from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.outputs import forward, gradients
 from jaxformer.pretrained.writing import save
@@ -75,18 +74,6 @@ def test_on_a_mesh(tmp_path):
     assert max(gradient_differences(actual, expected).values()) <= 2e-5
 
 
-@pytest.mark.slow
-def test_texts_alone_and_images_alone(tmp_path):
-    model = load(save_tiny("siglip2", tmp_path))
-    inputs = example_inputs(model.checkpoint, "right")
-    both = forward(model, inputs)
-    images = shaped(model, [(2, 2)] * 5, 4)
-    assert forward(model, images)["image_embeds"].shape == (5, 36)
-    texts = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-    np.testing.assert_allclose(forward(model, texts)["text_embeds"], both["text_embeds"], atol=1e-6)
-    assert forward(model, texts | images)["logits_per_image"].shape == (5, 3)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -119,29 +106,6 @@ def test_images_of_one_shape_take_no_shapes(tmp_path):
     inputs = example_inputs(model.checkpoint)
     with pytest.raises(DataError, match="spatial_shapes"):
         forward(model, inputs | {"spatial_shapes": [[3, 3]] * 3})
-
-
-@pytest.mark.parametrize(
-    ("kind", "part", "other", "message"),
-    [
-        (
-            "vision-encoder-decoder",
-            "encoder",
-            {"decoder": TINY["vision-encoder-decoder"]["decoder"]},
-            "must be an encoder of images of one shape",
-        ),
-        (
-            "vision-text-dual-encoder",
-            "vision_config",
-            {"text_config": TINY["vision-text-dual-encoder"]["text_config"]},
-            "must read images of one shape",
-        ),
-    ],
-)
-def test_it_is_no_part_of_another_system(kind, part, other, message):
-    values = {"model_type": kind, part: TINY[TOWER] | {"model_type": TOWER}} | other
-    with pytest.raises(ConfigError, match=message):
-        read_checkpoint(HFConfig(values), FORMATS)
 
 
 def test_a_model_of_ours_becomes_one():

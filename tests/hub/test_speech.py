@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from saved_folders import change_settings, change_tensors, save_tiny
+from saved_folders import change_tensors, save_tiny
 from variants import check_gradients, check_outputs, models
 
 from jaxformer.errors import ConfigError, DataError
@@ -108,29 +108,6 @@ def test_a_weight_norm_has_two_spellings(kind, tmp_path):
     np.testing.assert_array_equal(forward(load(folder), inputs)["logits"], expected)
     save(load(folder, dtype=None), tmp_path / "again")
     assert (tmp_path / "again" / "model.safetensors").read_bytes() == file.read_bytes()
-
-
-REFUSED = {
-    "add_adapter": "yes",
-    "adapter_attn_dim": 16,
-    "feat_extract_norm": "batch",
-    "conv_kernel": "5",
-    "conv_stride": [3, 2],
-    "num_conv_pos_embedding_groups": 7,
-}
-
-
-@pytest.mark.parametrize(("name", "value"), REFUSED.items(), ids=REFUSED)
-def test_fields_that_change_the_outputs_are_refused(name, value, tmp_path):
-    change_settings(save_tiny("wav2vec2", tmp_path), **{name: value})
-    with pytest.raises(ConfigError):
-        load(tmp_path)
-
-
-def test_a_batch_norm_of_positions_is_refused(tmp_path):
-    change_settings(save_tiny("hubert", tmp_path), conv_pos_batch_norm=True)
-    with pytest.raises(ConfigError, match="conv_pos_batch_norm = True is not supported"):
-        load(tmp_path)
 
 
 @pytest.fixture(scope="module")

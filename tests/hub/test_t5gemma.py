@@ -141,17 +141,3 @@ def test_what_cannot_be_said_is_named():
     other = replace(config, encoder=config.encoder.with_fields(**{"self_attention.clip": 3.0}))
     with pytest.raises(ConfigError, match="no known system"):
         describe(other, FORMATS.values())
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"is_encoder_decoder": False}, "T5GemmaForConditionalGeneration.* is not known"),
-        ({"architectures": ["T5GemmaEncoderModel"]}, "T5GemmaEncoderModel.* is not known"),
-        ({"encoder": 3}, "encoder = 3: must be an object"),
-        ({"encoder": PUBLISHED["encoder"] | {"hidden_activation": "mish"}}, "hidden_activation"),
-    ],
-)
-def test_what_is_not_supported_is_refused(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        read_checkpoint(HFConfig(PUBLISHED | changes), FORMATS)

@@ -1,6 +1,5 @@
 """Encoders whose logits have a separate table, and the bias twice in their files."""
 
-import json
 import logging
 
 import numpy as np
@@ -9,7 +8,6 @@ from safetensors.numpy import load_file
 from saved_folders import change_settings, change_tensors, save_tiny
 from variants import check_files, check_gradients, check_outputs, models
 
-import jaxformer
 from jaxformer.errors import DataError
 from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.reference import Reference
@@ -84,16 +82,6 @@ def test_an_old_file_has_one_bias(tmp_path):
     change_tensors(folder, lambda tensors: tensors.pop(BIASES["bert"][0]))
     with pytest.raises(DataError, match=r"cls.predictions.decoder.bias is missing"):
         load(folder)
-
-
-def test_a_run_exports_both(tmp_path):
-    folder = untied("bert", tmp_path / "theirs")
-    ours = load(folder)
-    save(ours, tmp_path / "half", dtype="bfloat16")
-    saved = load_file(tmp_path / "half" / "model.safetensors")
-    assert set(BIASES["bert"]) < set(saved)
-    assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == "bfloat16"
-    assert jaxformer.load(tmp_path / "half").config.tie_embeddings is False
 
 
 def test_the_table_of_angles_is_written_and_checked(tmp_path):

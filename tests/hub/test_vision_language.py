@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 from saved_folders import save_tiny
 from variants import check_gradients_of_outputs, check_outputs, models
 
@@ -15,7 +14,6 @@ from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.tasks.classes import end_positions
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained import outputs as pretrained
-from jaxformer.pretrained.auto import load
 from jaxformer.zoo import FORMATS, SYSTEMS
 
 pytestmark = pytest.mark.torch
@@ -72,20 +70,6 @@ def test_a_text_without_an_end_pools_its_first_place(tmp_path):
     check_outputs(ours, theirs, {"input_ids": np.array([[3, 9, 8], [9, 4, 4]])})
 
 
-@pytest.mark.parametrize("model_type", ["clip_text_model", "clip_vision_model"])
-@pytest.mark.quick("clip_text_model")
-def test_older_files(model_type, tmp_path):
-    """The names with what comes before them in models with heads, and the numbers of places."""
-    _, theirs = models(save_tiny(model_type, tmp_path, "Model"))
-    path = tmp_path / "model.safetensors"
-    prefix = FORMATS[model_type].prefix
-    tensors = {prefix + name: array for name, array in load_file(path).items()}
-    tensors[f"{prefix}embeddings.position_ids"] = np.arange(17)[None]
-    save_file(tensors, path, {"format": "pt"})
-    older = load(tmp_path)
-    check_outputs(older, theirs, example_inputs(older.checkpoint))
-
-
 @pytest.mark.parametrize(("format", "architecture"), CLASSES, ids=[a.name for _, a in CLASSES])
 @pytest.mark.quick("SiglipVisionModel")
 def test_gradients(format, architecture, tmp_path):
@@ -99,6 +83,8 @@ def test_gradients(format, architecture, tmp_path):
 @pytest.mark.parametrize(
     ("name", "model_type"),
     [
+        ("clip-vit-base-patch32", "clip"),
+        ("siglip-base-patch16-224", "siglip"),
         ("clip-vit-base-patch32-text", "clip_text_model"),
         ("clip-vit-base-patch32-vision", "clip_vision_model"),
         ("siglip-base-patch16-224-text", "siglip_text_model"),
