@@ -96,12 +96,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def load(self, folder: Path, description: Mapping[str, str]) -> LoadedModel:
-        """Loads the model of an export.
-
-        Args:
-            folder: The export.
-            description: What its export.json says.
-        """
+        """Loads the model of an export; `description` is what its export.json says."""
 
 
 class Format(abc.ABC):
@@ -126,11 +121,7 @@ class Format(abc.ABC):
     ) -> None:
         """Writes the files into an empty folder.
 
-        Args:
-            pretrained: The model.
-            folder: The folder.
-            dtype: The dtype of floating-point weights; None: that of the checkpoint.
-            quantise: One of `quantisations`; None: weights stay floating-point numbers.
+        Weights have this dtype (None: that of the checkpoint), or one of the `quantisations`.
         """
 
     def check_quantisation(self, quantise: str | None) -> None:
@@ -150,11 +141,7 @@ def check_kind(
 ) -> None:
     """Raises a ConfigError unless a format has the class of a model.
 
-    Args:
-        pretrained: The model.
-        format_name: The name of the format.
-        kinds: The endings of the class names that it has for each model type: "ForCausalLM" for
-            decoders, "Model" for bodies without heads.
+    `kinds` are the endings of the class names that it has for each model type: "ForCausalLM".
     """
     checkpoint = pretrained.checkpoint
     model_type, name = checkpoint.model_format.model_type, checkpoint.architecture.name

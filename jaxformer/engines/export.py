@@ -155,16 +155,10 @@ def verify_export(
     engines: Sequence[Engine],
     source: str | None = None,
 ) -> list[Receipt]:
-    """Runs an export in engines, and compares it with the model that it was made from.
+    """Runs an export in the engines of `engines_for`; returns a receipt for each.
 
-    Args:
-        folder: The export.
-        engines: The engines, from `engines_for`.
-        source: The run or checkpoint; None: the one that export.json names, or the folder itself if
-            it is a Hugging Face checkpoint.
-
-    Returns:
-        A receipt for each engine.
+    It is compared with the model of a run or checkpoint, `source`; None: the one that export.json
+    names, or the folder itself if it is a Hugging Face checkpoint.
 
     Raises:
         ConfigError: The source is not there, or is not a model of texts or speech that

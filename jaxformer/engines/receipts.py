@@ -110,18 +110,10 @@ def measure(
     answers: Answers,
     rows: Sequence[np.ndarray] = (),
 ) -> Receipt:
-    """Runs an export in an engine, and compares it with jaxformer.
+    """Runs an export in an engine that is installed, and compares it with jaxformer.
 
-    Args:
-        engine: The engine, which is installed.
-        folder: The export.
-        description: What its export.json says.
-        reference: The model that was exported, in float32.
-        answers: What it computes, from `answers_of`.
-        rows: Tokens of validation data, int `[T]` each, for the perplexity of a decoder.
-
-    Returns:
-        The receipt.
+    `answers` are those of the reference, from `answers_of`, and `rows` are tokens of validation
+    data, int `[T]` each, for the perplexity of a decoder.
     """
     prompt, right, count = answers.prompt, answers.outputs, len(answers.greedy)
     start = time.perf_counter()

@@ -60,14 +60,7 @@ def columns() -> list[tuple[Format | None, Engine]]:
 
 
 def measure_all(only: Sequence[str] = (), engines: Sequence[str] = ()) -> Iterator[Row]:
-    """Measures systems in engines, which must be installed.
-
-    Args:
-        only: The model types to measure; none: all.
-        engines: The names of the engines to measure; none: all.
-
-    Yields:
-        The rows.
+    """Measures some model types, or all, in some engines, or all; they must be installed.
 
     Raises:
         ConfigError: A model type or an engine is none of those of the table.
@@ -123,15 +116,10 @@ def _cell(receipt: Receipt) -> str:
 
 
 def engines_page(rows: list[Row], before: str) -> str:
-    """Returns the text of docs/engines.md.
+    """Returns the text of docs/engines.md with rows that were measured, all in the same engines.
 
-    Args:
-        rows: The rows that were measured, all in the same engines.
-        before: The page, whose text before the table stays, and so does what was not measured: the
-            rows of other systems, and the columns of other engines.
-
-    Returns:
-        The page.
+    Of the page `before`, the text above the table stays, and so does what was not measured: the
+    rows of other systems, and the columns of other engines.
     """
     kept, _, table = before.partition(HEADING)
     older = table.splitlines()

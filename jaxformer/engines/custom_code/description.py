@@ -90,13 +90,7 @@ _EMBEDDINGS = frozenset({"norm", "scale", "dropout", "token_types", "task_types"
 
 
 def described(config: ModelConfig) -> dict[str, Any]:
-    """Returns the fields of config.json that describe a model.
-
-    Args:
-        config: The model.
-
-    Returns:
-        The stacks, the head and the pooler, as JSON.
+    """Returns the fields of config.json that describe a model: its stacks, its head, its pooler.
 
     Raises:
         ConfigError: The modeling file lacks a part of the model.

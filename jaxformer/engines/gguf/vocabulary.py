@@ -24,12 +24,7 @@ _NO_MERGE = "\u0100 \u0100"
 
 
 def write_vocabulary(writer: Any, folder: Path, size: int) -> None:
-    """Writes the tokenizer of a Hugging Face folder; a model may have none.
-
-    Args:
-        writer: gguf's writer.
-        folder: The folder.
-        size: The number of rows in the table of embeddings.
+    """Writes the tokenizer of a Hugging Face folder, if it has one, with `size` tokens.
 
     Raises:
         ConfigError: llama.cpp has no such tokenizer.

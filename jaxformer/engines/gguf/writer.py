@@ -39,12 +39,7 @@ def tensors(
 
 
 def tensor_type(name: str, array: np.ndarray, kind: str) -> Any:
-    """Returns the type in which a tensor is stored.
-
-    Args:
-        name: The name of the tensor in GGUF.
-        array: The tensor.
-        kind: A key of `TYPES`.
+    """Returns the type in which a tensor is stored; `kind`, a key of `TYPES`, if it may be rounded.
 
     Raises:
         ConfigError: Its rows cannot be divided into blocks of this type.
