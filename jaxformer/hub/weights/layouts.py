@@ -129,7 +129,7 @@ class InOut(Single):
 
 @dataclass(frozen=True)
 class Convolution(Single):
-    """`[outputs, inputs, *places]`: the kernel of a convolution, which begins with its places here."""
+    """`[outputs, inputs, *places]`: the kernel of a convolution; in ours, places come first."""
 
     def shape_of(self, slot):
         *places, inputs, outputs = slot.shape
