@@ -3,7 +3,7 @@
 # long: one table of the classes of transformers, each a few lines
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -56,6 +56,8 @@ class Task:
     """The name of the head whose scores are the logits, in classes with such outputs."""
     head_types: ClassVar[tuple[type[Head], ...]] = ()
     """The heads of this class in transformers that data may ask for; see `Data.head`."""
+    FIELDS: ClassVar[Mapping[str, str]] = {}
+    """The field of the head -> that of config.json."""
 
     def teaches(self, kind: str) -> bool:
         """Whether data that ask for a kind of head, see `Head.kind`, train this class."""
@@ -66,8 +68,16 @@ class Task:
         return self.heads(hf_config)
 
     def heads(self, hf_config: HFConfig) -> tuple[Head, ...]:
-        """Returns the heads of the class: usually those of `head_types`."""
-        return tuple(head() for head in self.head_types)
+        """Returns the heads of the class: usually those of `head_types`, with their `FIELDS`."""
+        heads = []
+        for usual in (head() for head in self.head_types):
+            values = {}
+            for ours, theirs in self.FIELDS.items():
+                default = getattr(usual, ours)
+                read = hf_config.take if isinstance(default, bool) else hf_config.number
+                values[ours] = read(theirs, default)
+            heads.append(replace(usual, **values))
+        return tuple(heads)
 
     def rows(self, inputs: Arrays, hf_config: HFConfig) -> Arrays:
         """Returns the inputs as the body of the model reads them, one text per row."""

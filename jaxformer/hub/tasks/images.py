@@ -38,9 +38,7 @@ class MaskedPixelsTask(Task):
     """The pixels of masked patches (SimMIM)."""
 
     head_types = (MaskedPixels,)
-
-    def heads(self, hf_config):
-        return (MaskedPixels(stride=hf_config.number("encoder_stride", 16)),)
+    FIELDS: ClassVar = {"stride": "encoder_stride"}
 
     def outputs(self, model, states, inputs, hf_config):
         head = model.heads["masked_pixels"]
@@ -68,11 +66,6 @@ class MaskedAutoencoderTask(Task):
     """The pixels of the patches that were not read, by a decoder (MAE)."""
 
     head_types = (MaskedAutoencoder,)
-
-    def teaches(self, kind):
-        """Whether data mask patches, whichever head restores them."""
-        return kind in (MaskedPixels.kind(), MaskedAutoencoder.kind())
-
     FIELDS: ClassVar = {
         "num_layers": "decoder_num_hidden_layers",
         "model_dim": "decoder_hidden_size",
@@ -80,15 +73,10 @@ class MaskedAutoencoderTask(Task):
         "mlp_dim": "decoder_intermediate_size",
         "normalize": "norm_pix_loss",
     }
-    """The field of the head -> that of config.json."""
 
-    def heads(self, hf_config):
-        usual = MaskedAutoencoder()
-        values = {
-            ours: hf_config.take(theirs, getattr(usual, ours))
-            for ours, theirs in self.FIELDS.items()
-        }
-        return (MaskedAutoencoder(**values),)
+    def teaches(self, kind):
+        """Whether data mask patches, whichever head restores them."""
+        return kind in (MaskedPixels.kind(), MaskedAutoencoder.kind())
 
     def outputs(self, model, states, inputs, hf_config):
         head = model.heads["reconstruction"]

@@ -17,10 +17,7 @@ class CTCTask(Task):
 
     head_types = (CTC,)
     logits_of = "ctc"
-
-    def heads(self, hf_config):
-        blank = hf_config.number("pad_token_id", 0)
-        return (CTC(vocab_size=hf_config.number("vocab_size", 32), blank=blank),)
+    FIELDS: ClassVar = {"vocab_size": "vocab_size", "blank": "pad_token_id"}
 
     def outputs(self, model, states, inputs, hf_config):
         def loss(logits, labels):
@@ -73,15 +70,6 @@ class QuantizedFramesTask(Task):
         "diversity_weight": "diversity_loss_weight",
         "dropout": "feat_quantizer_dropout",
     }
-    """The field of the head -> that of config.json."""
-
-    def heads(self, hf_config):
-        usual = QuantizedFrames()
-        values = {
-            ours: hf_config.number(theirs, getattr(usual, ours))
-            for ours, theirs in self.FIELDS.items()
-        }
-        return (QuantizedFrames(**values),)
 
     def outputs(self, model, states, inputs, hf_config):
         head = model.heads["quantized_frames"]

@@ -8,6 +8,7 @@ from jaxformer.functional.norms import LayerNorm
 from jaxformer.functional.positions.schemes import Learned
 from jaxformer.hub.fields import Activation, Computed, NormEps, Number, Value
 from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.tasks.images import MaskedPixelsTask
 from jaxformer.hub.weights.layouts import Convolution, PixelShuffle, Same
 from jaxformer.hub.weights.weight_map import block
 from jaxformer.models import MaskedPixels, VisionConfig
@@ -120,7 +121,7 @@ def names(name: str, blocks: dict[str, str] = BLOCK) -> dict[str, str]:
     }
 
 
-STRIDE = of_head(MaskedPixels, {"stride": "encoder_stride"})
+STRIDE = of_head(MaskedPixels, MaskedPixelsTask.FIELDS)
 """The size of the prediction for a masked patch."""
 BACKBONE = ("drop_path_rate", "out_*", "_out_*", "reshape_hidden_states", "stage_names")
 """Fields of config.json for training, and for models of which this is a part."""

@@ -169,7 +169,7 @@ FIELDS = (
     Computed(_read_convolutions, _write_convolutions),
     Computed(_read_norms, _write_norms),
     Computed(_read_spans, _write_spans),
-    of_head(CTC, {"vocab_size": "vocab_size", "blank": "pad_token_id"}),
+    of_head(CTC, CTCTask.FIELDS),
     of_head(QuantizedFrames, QuantizedFramesTask.FIELDS),
     Computed(lambda hf_config: {}, write_classifier),
     Expect("adapter_attn_dim", None),
