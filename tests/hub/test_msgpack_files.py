@@ -16,8 +16,8 @@ from hypothesis.extra import numpy as hnp
 from jaxformer.errors import DataError
 from jaxformer.hub.weights import msgpack_files
 from jaxformer.hub.weights.msgpack_files import INDEX, SINGLE, MsgpackFiles
-from jaxformer.hub.weights.msgpack_tree import SCALAR, leaves_of
-from jaxformer.hub.weights.msgpack_writer import Array, write_tree
+from jaxformer.hub.weights.msgpack_tree import SCALAR, Leaf, leaves_of
+from jaxformer.hub.weights.msgpack_writer import write_tree
 from jaxformer.hub.weights.tensors import Tensor
 
 DTYPES = [np.float32, np.float16, jnp.bfloat16, np.float64, np.int32, np.int64, np.uint8, np.bool_]
@@ -45,7 +45,7 @@ def flat(tree, path=()):
 
 def described(leaves):
     return [
-        Array(path, Tensor(x.shape, x.dtype), 1 if isinstance(x, np.ndarray) else SCALAR)
+        Leaf(path, Tensor(x.shape, x.dtype), 1 if isinstance(x, np.ndarray) else SCALAR)
         for path, x in leaves.items()
     ]
 
@@ -238,6 +238,6 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path):
 
 
 def test_what_is_not_finite_is_not_written(tmp_path):
-    array = Array(("a", "b"), Tensor((2,), np.dtype(np.float16)))
+    array = Leaf(("a", "b"), Tensor((2,), np.dtype(np.float16)))
     with pytest.raises(DataError, match="a/b has values up to 1e\\+06"):
         write_tree(tmp_path / SINGLE, [array], [np.full(2, 1e6, np.float32)])

@@ -11,8 +11,8 @@ import numpy as np
 from jaxformer.hub.weights.file_layout import Layout
 from jaxformer.hub.weights.flax_names import View, views_of
 from jaxformer.hub.weights.msgpack_files import INDEX, MsgpackFiles
-from jaxformer.hub.weights.msgpack_tree import NAMED_DTYPES
-from jaxformer.hub.weights.msgpack_writer import Array, write_tree
+from jaxformer.hub.weights.msgpack_tree import NAMED_DTYPES, Leaf
+from jaxformer.hub.weights.msgpack_writer import write_tree
 from jaxformer.hub.weights.tensors import Tensor
 from jaxformer.io.model_files import file_in
 
@@ -35,7 +35,10 @@ class FlaxLayout(Layout):
         index = file_in(files.folder, INDEX)
         return cls(
             {
-                name: [[".".join(x.path), x.shape, x.dtype.name, x.code] for x in leaves]
+                name: [
+                    [".".join(path), tensor.shape, tensor.dtype.name, code]
+                    for path, tensor, code, _ in leaves
+                ]
                 for name, leaves in files.files.items()
             },
             None if index is None else index.read_text(encoding="utf-8"),
@@ -75,20 +78,18 @@ class FlaxLayout(Layout):
         for tensor, view in self.views.items():
             names.setdefault(view.source, []).append(tensor)
 
-        def array(name: str) -> Callable[[], np.ndarray]:
-            parts = names[name]
-            if self.views[parts[0]].row == ():
-                return lambda: self.views[parts[0]].write(read(parts[0]))
-            return lambda: np.stack([self.views[part].write(read(part)) for part in parts])
+        def array(name: str) -> np.ndarray:
+            parts = [self.views[tensor].write(read(tensor)) for tensor in names[name]]
+            return np.stack(parts) if self.views[names[name][0]].row else parts[0]
 
         for file, kept in self.files.items():
             write_tree(
                 folder / file,
                 [
-                    Array(tuple(name.split(".")), Tensor(tuple(shape), NAMED_DTYPES[dtype]), code)
+                    Leaf(tuple(name.split(".")), Tensor(tuple(shape), NAMED_DTYPES[dtype]), code)
                     for name, shape, dtype, code in kept
                 ],
-                (array(name)() for name, *_ in kept),
+                (array(name) for name, *_ in kept),
             )
         if self.index is not None:
             (folder / INDEX).write_text(self.index, encoding="utf-8")

@@ -23,7 +23,8 @@ from jaxformer.hub.weights.arrays import check_finite
 from jaxformer.hub.weights.flax_names import View, view_for, views_of
 from jaxformer.hub.weights.layouts import Shape
 from jaxformer.hub.weights.msgpack_files import INDEX, SINGLE
-from jaxformer.hub.weights.msgpack_writer import Array, write_tree
+from jaxformer.hub.weights.msgpack_tree import Leaf
+from jaxformer.hub.weights.msgpack_writer import write_tree
 from jaxformer.hub.weights.names import KnownNames
 from jaxformer.hub.weights.tensors import Tensor, Tensors, num_bytes, shards_for
 from jaxformer.hub.weights.weight_file import spellings, tensor_of
@@ -290,7 +291,7 @@ def write_flax_folder(
     for old in (*folder.glob(SINGLE.replace(".", "-*-of-*.")), folder / SINGLE, folder / INDEX):
         old.unlink(missing_ok=True)
     leaves = [
-        (Array(path, Tensor(tuple(x.shape), np.dtype(x.dtype))), partial(np.asarray, x))
+        (Leaf(path, Tensor(tuple(x.shape), np.dtype(x.dtype))), partial(np.asarray, x))
         for path, x in sorted(flatten_dict(unfreeze(params)).items())
     ]
     write_flax(folder, leaves, max_bytes)
@@ -300,17 +301,16 @@ def write_flax_folder(
         (folder / GENERATION).write_text(text + "\n", encoding="utf-8")
 
 
-Leaf = tuple[Array, Callable[[], np.ndarray]]
-"""The description of an array of a tree, and a function that reads it."""
-
-
-def write_flax(folder: Path, leaves: Sequence[Leaf], max_bytes: int) -> None:
+def write_flax(
+    folder: Path, leaves: Sequence[tuple[Leaf, Callable[[], np.ndarray]]], max_bytes: int
+) -> None:
     """Writes flax_model.msgpack, or several files and their index, as transformers 4 did.
 
-    A file is larger than `max_bytes` only if it has a single array.
+    Each array comes with a function that reads it. A file is larger than `max_bytes` only if it has
+    a single array.
     """
-    named = {"/".join(array.path): (array, read) for array, read in leaves}
-    sizes = {name: num_bytes(array.tensor) for name, (array, _) in named.items()}
+    named = {"/".join(leaf.path): (leaf, read) for leaf, read in leaves}
+    sizes = {name: num_bytes(leaf.tensor) for name, (leaf, _) in named.items()}
     for path, names in shards_for(folder, sizes, max_bytes, SINGLE, INDEX).items():
         shard = [named[name] for name in names]
-        write_tree(path, [array for array, _ in shard], (read() for _, read in shard))
+        write_tree(path, [leaf for leaf, _ in shard], (read() for _, read in shard))

@@ -42,7 +42,7 @@ class MsgpackFiles:
                     other = self._locations[name][0].name
                     raise DataError(f"{path}: {'/'.join(leaf.path)} is in {other} as well")
                 self._locations[name] = path, leaf
-                self.tensors[name] = Tensor(leaf.shape, leaf.dtype)
+                self.tensors[name] = leaf.tensor
             for name in named:
                 if self._locations.get(name.replace("/", "."), (None,))[0] != path:
                     raise DataError(
@@ -52,14 +52,15 @@ class MsgpackFiles:
     def read(self, name: str) -> np.ndarray:
         """Returns an array: a view of the file, or a copy if it is in several pieces."""
         path, leaf = self._locations[name]
+        shape, dtype = leaf.tensor
         parts = [
-            np.memmap(path, leaf.dtype, "r", piece.start, (piece.count,))
+            np.memmap(path, dtype, "r", piece.start, (piece.count,))
             for piece in leaf.pieces
             if piece.count
         ]
         if len(parts) == 1:
-            return np.asarray(parts[0]).reshape(leaf.shape)
-        joined = aligned_empty(leaf.shape, leaf.dtype)
+            return np.asarray(parts[0]).reshape(shape)
+        joined = aligned_empty(shape, dtype)
         if parts:
             np.concatenate(parts, out=joined.reshape(-1))
         return joined

@@ -6,7 +6,6 @@ may then be mapped into memory one array at a time. msgpack's own reader would c
 
 import math
 import mmap
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from jaxformer.errors import DataError
 from jaxformer.hub.weights.layouts import Shape
-from jaxformer.hub.weights.tensors import DTYPES
+from jaxformer.hub.weights.tensors import DTYPES, Tensor
 
 ARRAY, SCALAR = 1, 3
 """Flax's extension types of arrays and of NumPy's scalars."""
@@ -68,18 +67,17 @@ class Piece(NamedTuple):
     """The number of values."""
 
 
-@dataclass(frozen=True)
-class Leaf:
+class Leaf(NamedTuple):
     """One array of a tree."""
 
     path: tuple[str, ...]
     """The keys that lead to it."""
-    shape: Shape
-    dtype: np.dtype
-    pieces: tuple[Piece, ...]
-    """Its values in C order; several pieces if it is larger than 1 GiB."""
+    tensor: Tensor
+    """Its shape, and its dtype in the file."""
     code: int = ARRAY
     """The extension type."""
+    pieces: tuple[Piece, ...] = ()
+    """Its values in a file, in C order; several pieces if it is larger than 1 GiB."""
 
 
 def leaves_of(path: Path) -> list[Leaf]:
@@ -125,7 +123,7 @@ class _Scanner:
                 self._map(inner, *header)
             else:
                 shape, dtype, piece, code = self._array(*header)
-                self._leaves.append(Leaf(inner, shape, dtype, (piece,), code))
+                self._leaves.append(Leaf(inner, Tensor(shape, dtype), code, (piece,)))
 
     def _check_map(self, kind: str, size: int) -> None:
         if kind != _MAP:
@@ -216,7 +214,7 @@ class _Scanner:
             raise self._problem(
                 f"is an array of shape {list(shape)} whose pieces have {total:,} values"
             )
-        return Leaf(path, shape, dtypes.pop(), pieces)
+        return Leaf(path, Tensor(shape, dtypes.pop()), pieces=pieces)
 
     def _size(self) -> int:
         return self._needed(_SIZE, "for a size")

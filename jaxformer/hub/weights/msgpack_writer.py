@@ -2,32 +2,20 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 from flax.serialization import msgpack_serialize
 
 from jaxformer.hub.weights.arrays import check_finite, copy_into
-from jaxformer.hub.weights.msgpack_tree import ARRAY, CHUNKED, SCALAR
-from jaxformer.hub.weights.tensors import Tensor
+from jaxformer.hub.weights.msgpack_tree import CHUNKED, SCALAR, Leaf
 
 CHUNK = 2**30
 """The bytes of the largest array that Flax writes in one piece."""
 
 
-class Array(NamedTuple):
-    """An array of a tree."""
-
-    path: tuple[str, ...]
-    """The keys that lead to it."""
-    tensor: Tensor
-    """Its shape, and the dtype that it is cast to."""
-    code: int = ARRAY
-    """The extension type."""
-
-
 def write_tree(
-    path: Path, described: Sequence[Array], arrays: Iterable[np.ndarray], chunk: int = CHUNK
+    path: Path, described: Sequence[Leaf], arrays: Iterable[np.ndarray], chunk: int = CHUNK
 ) -> None:
     """Writes a file."""
     tree: dict[str, Any] = {}
@@ -50,8 +38,8 @@ def _write(file: BinaryIO, tree: dict[str, Any], arrays: Iterator[np.ndarray], c
             _write_array(file, value, next(arrays), chunk)
 
 
-def _write_array(file: BinaryIO, described: Array, array: np.ndarray, chunk: int) -> None:
-    path, (shape, dtype), code = described
+def _write_array(file: BinaryIO, described: Leaf, array: np.ndarray, chunk: int) -> None:
+    path, (shape, dtype), code, _ = described
     if array.shape != shape:
         raise ValueError(f"{path}: got an array of shape {array.shape}, expected {shape}")
     copied = np.empty(shape, dtype)

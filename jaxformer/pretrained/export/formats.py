@@ -16,7 +16,7 @@ from jaxformer.hub.weights.flax_tree import (
     flax_placements,
     write_flax,
 )
-from jaxformer.hub.weights.msgpack_writer import Array
+from jaxformer.hub.weights.msgpack_tree import Leaf
 from jaxformer.hub.weights.tensors import Tensor, write_tensors
 from jaxformer.hub.weights.weight_file import tensors_of
 from jaxformer.hub.weights.weight_map import Placement
@@ -81,7 +81,7 @@ class FlaxMsgpack(ExportFormat):
         for array in flax_arrays(checkpoint, placements):
             stored = array.placement is not None
             dtype = np.dtype(dtypes[array.placement.tensor] if stored else usual)
-            described = Array(array.path, Tensor(array.shape, dtype))
+            described = Leaf(array.path, Tensor(array.shape, dtype))
             leaves.append((described, partial(array.read, parameters, dtype)))
         write_flax(folder, leaves, max_bytes)
 
