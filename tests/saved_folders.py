@@ -1,6 +1,7 @@
 """Small random models that transformers saves, with what travels beside the weights."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -58,6 +59,19 @@ def change_settings(folder: Path, *without: str, **changes) -> None:
     path = folder / "config.json"
     values = json.loads(path.read_text()) | changes
     path.write_text(json.dumps({name: values[name] for name in values if name not in without}))
+
+
+def rename_tensors(folder: Path, names: dict[str, str]) -> None:
+    """Rewrites the names in model.safetensors: regular expressions -> what replaces them."""
+
+    def renamed(tensors):
+        for name in list(tensors):
+            new = name
+            for old, other in names.items():
+                new = re.sub(old, other, new)
+            tensors[new] = tensors.pop(name)
+
+    change_tensors(folder, renamed)
 
 
 def change_tensors(folder: Path, change) -> None:

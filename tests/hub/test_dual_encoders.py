@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from saved_folders import assert_same_parameters, change_settings, change_tensors, save_tiny
-from variants import check_files, check_outputs, models
+from saved_folders import change_settings, save_tiny
+from variants import check_outputs, models
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.checkpoint import read_checkpoint
@@ -17,7 +17,6 @@ from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained import outputs as pretrained
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.writing import save
 from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch
@@ -82,26 +81,6 @@ def test_config_of_version_4(tmp_path):
     assert ours.text.mlp_dim == theirs.text_config.intermediate_size == 2048
     assert ours.image.patch_size == (14, 14)
     assert [part.heads[0].width for part in (ours.text, ours.image)] == [768, 768]
-
-
-def test_older_names_of_the_towers(tmp_path):
-    changes = {
-        "text_config": TINY["bert"] | {"model_type": "bert"},
-        "vision_config": TINY["clip_vision_model"] | {"model_type": "clip_vision_model"},
-    }
-    folder = save_tiny(ANY, tmp_path / "new", **changes)
-    expected = load(folder)
-
-    def rename(tensors):
-        for name in [n for n in tensors if n.startswith("vision_model.")]:
-            tensors[f"vision_model.{name}"] = tensors.pop(name)
-        tensors["text_model.embeddings.position_ids"] = np.arange(20)[None]
-
-    change_tensors(folder, rename)
-    assert_same_parameters(load(folder, dtype=None), expected)
-    change_tensors(folder, lambda tensors: tensors.pop("text_model.embeddings.position_ids"))
-    save(load(folder, dtype=None), tmp_path / "out")
-    check_files(tmp_path / "out", folder)
 
 
 def test_a_changed_part_is_written_in_its_section(tmp_path):

@@ -12,7 +12,6 @@ from saved_folders import (
 )
 
 from jaxformer.pretrained.auto import load
-from jaxformer.pretrained.writing import save
 
 pytestmark = pytest.mark.torch
 
@@ -21,13 +20,6 @@ pytestmark = pytest.mark.torch
 def model(request, tmp_path_factory):
     """A model of each family; its class has a head."""
     return load(save_tiny(request.param, tmp_path_factory.mktemp("models") / request.param))
-
-
-@pytest.mark.quick("bert", "t5")
-def test_shards(model, tmp_path):
-    save(model, tmp_path / "shards", max_shard_bytes=30_000)
-    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2
-    assert_same_parameters(load(tmp_path / "shards"), model)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

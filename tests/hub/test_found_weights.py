@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from saved_folders import assert_same_parameters, copy_of, save_tiny
+from saved_folders import assert_same_parameters, copy_of, rename_tensors, save_tiny
 
 import jaxformer
 from jaxformer.errors import ConfigError, DataError
@@ -18,24 +18,19 @@ transformers = pytest.importorskip("transformers")
 SINGLE = "model.safetensors"
 
 
-def renamed(folder, rename):
-    tensors = load_file(folder / SINGLE)
-    save_file({rename(n): x for n, x in tensors.items()}, folder / SINGLE, {"format": "pt"})
-
-
 @pytest.mark.parametrize(
-    "rename",
+    ("before", "wrapper"),
     [
-        lambda name: f"_orig_mod.{name}",
-        lambda name: f"module.{name}",
-        lambda name: f"model.{name}",
-        lambda name: f"module._orig_mod.{name}",
-        lambda name: f"0.auto_model.{name}",
-        lambda name: name.replace("self_attn.", "self_attn._orig_mod."),
+        ("^", "_orig_mod."),
+        ("^", "module."),
+        ("^", "model."),
+        ("^", "module._orig_mod."),
+        ("^", "0.auto_model."),
+        ("(?<=self_attn\\.)", "_orig_mod."),
     ],
 )
-def test_names_of_modules_around_the_model(rename, llama, spoiled, caplog):
-    renamed(spoiled, rename)
+def test_names_of_modules_around_the_model(before, wrapper, llama, spoiled, caplog):
+    rename_tensors(spoiled, {before: wrapper})
     expected, found = (jaxformer.load(folder) for folder in (llama, spoiled))
     jaxformer.load(spoiled)  # is said once, however often the folder is opened
     assert len(caplog.records) == 1

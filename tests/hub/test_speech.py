@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from saved_folders import change_tensors, save_tiny
+from saved_folders import save_tiny
 from variants import check_gradients, check_outputs, models
 
 from jaxformer.errors import ConfigError, DataError
@@ -19,10 +19,6 @@ from jaxformer.pretrained.outputs import forward
 from jaxformer.pretrained.writing import save
 from jaxformer.zoo import FORMATS
 
-OLD_NAMES = {
-    ".parametrizations.weight.original0": ".weight_g",
-    ".parametrizations.weight.original1": ".weight_v",
-}
 GROUP = {"feat_extract_norm": "group", "conv_bias": False}
 POST = {"do_stable_layer_norm": False}
 STABLE = {"do_stable_layer_norm": True, "feat_extract_norm": "layer", "conv_bias": True}
@@ -86,28 +82,6 @@ def test_the_decoder_of_a_whole_whisper_is_a_language_model(tmp_path):
     assert all(np.array_equal(part[key], whole[key]) for key in part)
     check_outputs(ours, Reference(alone, name), example_inputs(ours.checkpoint, "right"))
     assert describe(ours.config, FORMATS.values()).architecture.name == name
-
-
-@pytest.mark.parametrize("kind", ["wav2vec2", "hubert"])
-@pytest.mark.quick("wav2vec2")
-def test_a_weight_norm_has_two_spellings(kind, tmp_path):
-    folder = save_tiny(kind, tmp_path / "new")
-    inputs = example_inputs(load(folder).checkpoint)
-    expected = forward(load(folder), inputs)["logits"]
-    file = folder / "model.safetensors"
-    before = file.read_bytes()
-
-    def rename(tensors):
-        for name in list(tensors):
-            for new, old in OLD_NAMES.items():
-                if new in name:
-                    tensors[name.replace(new, old)] = tensors.pop(name)
-
-    change_tensors(folder, rename)
-    assert file.read_bytes() != before
-    np.testing.assert_array_equal(forward(load(folder), inputs)["logits"], expected)
-    save(load(folder, dtype=None), tmp_path / "again")
-    assert (tmp_path / "again" / "model.safetensors").read_bytes() == file.read_bytes()
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
-"""Weights that are NaN or infinite are found in every dtype, wherever they are."""
+"""Arrays of weights: copies that are turned and cast are NumPy's; NaN and infinities are found."""
 
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
@@ -7,10 +8,56 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxformer.errors import DataError
-from jaxformer.hub.weights.arrays import all_finite, check_finite, only_zeros
+from jaxformer.hub.weights.arrays import (
+    aligned_empty,
+    all_finite,
+    check_finite,
+    copy_into,
+    only_zeros,
+)
 
 DTYPES = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
+NARROW = [np.dtype(dtype) for dtype in DTYPES[:3]]
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
+
+
+@given(
+    st.lists(st.sampled_from([1, 2, 7, 9, 17]), min_size=0, max_size=4),
+    st.randoms(use_true_random=False),
+    st.sampled_from(NARROW),
+    st.sampled_from(NARROW),
+)
+def test_any_order_of_axes(shape, random, source_dtype, target_dtype):
+    numbers = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(source_dtype)
+    order = random.sample(range(len(shape)), len(shape))
+    source = numbers.transpose(order)
+    target = np.empty(source.shape, target_dtype)
+    copy_into(target, source)
+    np.testing.assert_array_equal(target, source.astype(target_dtype))
+
+
+@pytest.mark.parametrize("shape", [(530, 19), (0, 3), (3, 0), (1, 1025)])
+def test_more_than_a_block(shape):
+    source = np.random.default_rng(0).random(shape[::-1]).astype(np.float32).T
+    target = np.empty(shape, np.float32)
+    copy_into(target, source)
+    np.testing.assert_array_equal(target, source)
+
+
+def test_a_part_of_a_turned_array():
+    source = np.arange(40 * 30).reshape(40, 30).T[3:29:2, 5:]
+    target = np.empty(source.shape, source.dtype)
+    copy_into(target, source)
+    np.testing.assert_array_equal(target, source)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_jax_takes_the_buffer_as_it_is(dtype):
+    array = aligned_empty((3, 1000), dtype)
+    array[...] = 1
+    placed = jax.device_put(array, jax.devices("cpu")[0])
+    assert placed.unsafe_buffer_pointer() == array.ctypes.data
+    assert aligned_empty((), dtype).shape == ()
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=40), st.sampled_from(DTYPES))
