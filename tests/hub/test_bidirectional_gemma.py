@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from saved_folders import save_tiny
-from variants import check_gradients, check_outputs, check_variant, models
+from variants import check_outputs, check_variant, models
 
 from jaxformer.errors import ConfigError
 from jaxformer.generation.api import generate
@@ -46,23 +46,21 @@ def test_states_are_those_of_transformers(padding, tmp_path):
     assert (states[2, 0] != others[2, 0]).any(axis=-1).all()
 
 
+def unmasked(checkpoint):
+    inputs = LONG(checkpoint, "right")
+    del inputs["attention_mask"]
+    return inputs
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    "inputs", [partial(LONG, padding="left"), partial(LONG, padding="right")], ids=["left", "right"]
+    "inputs",
+    [partial(LONG, padding="left"), partial(LONG, padding="right"), unmasked],
+    ids=["left", "right", "padding by its id"],
 )
 @pytest.mark.slow
 def test_a_classifier_reads_the_last_token(inputs, tmp_path):
     check_variant(tmp_path, "gemma3_text", BOTH_WAYS, "SequenceClassification", inputs)
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-def test_a_classifier_without_a_mask_finds_the_padding_by_its_id(tmp_path):
-    ours, theirs = models(save_tiny("gemma3_text", tmp_path, "SequenceClassification", **BOTH_WAYS))
-    inputs = LONG(ours.checkpoint, "right")
-    del inputs["attention_mask"]
-    check_outputs(ours, theirs, inputs)
-    check_gradients(ours, theirs, inputs)
 
 
 @pytest.mark.torch

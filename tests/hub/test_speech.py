@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from saved_folders import save_tiny
-from variants import check_gradients, check_outputs, models
+from variants import check_outputs, check_variant
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.describe import describe
-from jaxformer.hub.tasks.speech import CTCTask
 from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.reference import Reference
 from jaxformer.parity.verify import verify
@@ -65,10 +64,7 @@ VARIANTS = {
 @pytest.mark.parametrize(("kind", "head", "changes"), VARIANTS.values(), ids=VARIANTS)
 @pytest.mark.slow
 def test_variants(kind, head, changes, tmp_path):
-    ours, theirs = models(save_tiny(kind, tmp_path, head, **changes))
-    inputs = example_inputs(ours.checkpoint, "right")
-    check_outputs(ours, theirs, inputs)
-    check_gradients(ours, theirs, inputs)
+    check_variant(tmp_path, kind, changes, head, padding="right")
 
 
 @pytest.mark.torch
@@ -116,11 +112,6 @@ BAD_INPUTS = {
 def test_bad_inputs_are_one_sentence(model, inputs, words):
     with pytest.raises(DataError, match=words):
         forward(model, inputs)
-
-
-def test_a_blank_is_the_padding_id(model):
-    assert model.config.heads[0].blank == 3
-    assert isinstance(model.checkpoint.architecture.task, CTCTask)
 
 
 def test_padding_that_follows_a_clip_counts_in_a_norm_over_time_as_in_transformers(tmp_path):
