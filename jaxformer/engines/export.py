@@ -212,7 +212,7 @@ def _fitting(pretrained: Pretrained) -> str:
     checks: dict[str, Callable[[], None]] = {
         "hf": lambda: EXPORT_FORMATS["hf"].check(
             pretrained.checkpoint, pretrained.parameters, pretrained.placements
-        ),
+        )
     }
     others = ENGINE_FORMATS | {"hf with --custom-code": CUSTOM_CODE}
     checks |= {

@@ -49,11 +49,9 @@ _BART = {
     "encoder_ffn_dim": 96,
     "decoder_ffn_dim": 96,
     "max_position_embeddings": 320,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-    "pad_token_id": 1,
     "decoder_start_token_id": 0,
     "scale_embedding": False,
+    **_TOKENS,
 }
 _T5 = {
     "vocab_size": _VOCABULARY,

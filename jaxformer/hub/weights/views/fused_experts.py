@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from itertools import product
-from typing import NamedTuple
 
 import numpy as np
 
@@ -31,14 +30,6 @@ def names_of_experts(weight_map: WeightMap) -> dict[str, tuple[str, ...]]:
     return {fused: tuple(found[own] for own in parts) for fused, parts in FUSED.items()}
 
 
-class _Slice(NamedTuple):
-    """A kernel `[outputs, inputs]` in a tensor `[E, parts outputs, inputs]`."""
-
-    tensor: str
-    expert: int
-    rows: slice
-
-
 class SplitExperts:
     """The `Tensors` of a folder, with those of all experts split into the kernels of each.
 
@@ -51,7 +42,8 @@ class SplitExperts:
         self._files = files
         self.folder, self.unused, self.computed = files.folder, files.unused, files.computed
         self.tensors: dict[str, Tensor] = {}
-        self._slices: dict[str, _Slice] = {}
+        # Name of a kernel -> its tensor, and its expert and rows there.
+        self._slices: dict[str, tuple[str, int, slice]] = {}
         for name, tensor in files.tensors.items():
             match = _TOGETHER.fullmatch(name)
             if not names or match is None or len(tensor.shape) != 3:
@@ -63,7 +55,7 @@ class SplitExperts:
             for expert, (place, part) in product(range(experts), enumerate(parts)):
                 own = f"{match[1]}.{expert}.{part}.weight"
                 self.tensors[own] = Tensor((size, columns), tensor.dtype)
-                self._slices[own] = _Slice(name, expert, slice(place * size, (place + 1) * size))
+                self._slices[own] = name, expert, slice(place * size, (place + 1) * size)
 
     def read(self, name: str) -> np.ndarray:
         """Returns a tensor, as a view of the file if possible."""
