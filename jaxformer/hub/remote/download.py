@@ -5,6 +5,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any, TypeVar
@@ -59,49 +60,45 @@ def fetch(
     key = (name, request.cache, hub.constants.ENDPOINT, token, weights, subfolder)
     if name.is_commit and key in _fetched and _fetched[key].is_dir():
         return _fetched[key]
+    repository = _Repository(hub, request, token, cache_dir, PurePosixPath(subfolder))
     with explain_hub_errors(hub, request):
-        folder = _Repository(hub, request, token, cache_dir, subfolder).folder(weights, check)
+        folder = repository.folder(weights, check)
     if name.is_commit:
         _fetched[key] = folder
     return folder
 
 
+@dataclass(frozen=True, repr=False)  # a token is not shown
 class _Repository:
     """A model on the hub."""
 
-    def __init__(
-        self,
-        hub: ModuleType,
-        request: HubRequest,
-        token: str | None,
-        cache_dir: str | None,
-        subfolder: str,
-    ):
-        self._hub, self._request = hub, request
-        self._token, self._cache = token, cache_dir
-        self._subfolder = PurePosixPath(subfolder)
+    hub: ModuleType
+    request: HubRequest
+    token: str | None
+    cache: str | None
+    subfolder: PurePosixPath
 
     def folder(self, weights: bool, check: Callable[[Path], object]) -> Path:
         """Returns the folder with all needed files."""
         try:
             return self._download(weights, check)
-        except (OSError, self._hub.errors.HTTPError) as error:
-            if not unreachable(self._hub, error):
+        except (OSError, self.hub.errors.HTTPError) as error:
+            if not unreachable(self.hub, error):
                 raise
             return self._cached(weights, error)
 
     def _download(self, weights: bool, check: Callable[[Path], object]) -> Path:
-        repo, revision = self._request.name
-        api = self._hub.HfApi(token=self._token, library_name="jaxformer")
+        repo, revision = self.request.name
+        api = self.hub.HfApi(token=self.token, library_name="jaxformer")
         info = self._with_retries(api.model_info, repo, revision=revision, files_metadata=True)
         own = {PurePosixPath(file.rfilename): file for file in info.siblings or ()}
         files = {
-            str(path.relative_to(self._subfolder)): x
+            str(path.relative_to(self.subfolder)): x
             for path, x in own.items()
-            if path.is_relative_to(self._subfolder)
+            if path.is_relative_to(self.subfolder)
         }
         if weights:
-            check_has_weights(f"{self._request}: {repo}", files, f'from_pretrained("{repo}")')
+            check_has_weights(f"{self.request}: {repo}", files, f'from_pretrained("{repo}")')
         names, index = settings_files(files), weight_index(files)
         folder = self._get([*names, index] if index and weights else names, files, info.sha)
         if weights:
@@ -120,7 +117,7 @@ class _Repository:
         for _ in range(_ATTEMPTS - 1):
             try:
                 return ask(*arguments, **options)
-            except self._hub.errors.HTTPError as error:
+            except self.hub.errors.HTTPError as error:
                 # The library that defines the class depends on the version of huggingface_hub.
                 if type(error).__name__ != "RemoteProtocolError":
                     raise
@@ -129,23 +126,23 @@ class _Repository:
     def _cached(self, weights: bool, error: Exception) -> Path:
         """Returns the folder of the cache when the hub cannot be reached."""
         folder = self._cached_snapshot()
-        if folder is None or not self._complete(folder / self._subfolder, weights):
+        if folder is None or not self._complete(folder / self.subfolder, weights):
             raise error
-        quiet = isinstance(error, self._hub.errors.OfflineModeIsEnabled)
-        if not (quiet or self._request.name.is_commit):
+        quiet = isinstance(error, self.hub.errors.OfflineModeIsEnabled)
+        if not (quiet or self.request.name.is_commit):
             _log.warning(
                 "%s: the hub cannot be reached; the cached commit %s is used",
-                self._request, folder.name,
+                self.request, folder.name,
             )  # fmt: skip
-        return folder / self._subfolder
+        return folder / self.subfolder
 
     def _cached_snapshot(self) -> Path | None:
         """The cached folder of the revision, as of the last request."""
-        repo, revision = self._request.name
+        repo, revision = self.request.name
         for config in (CONFIG, ADAPTER_CONFIG):
-            path = self._subfolder / config
-            found = self._hub.try_to_load_from_cache(
-                repo, str(path), cache_dir=self._cache, revision=revision
+            path = self.subfolder / config
+            found = self.hub.try_to_load_from_cache(
+                repo, str(path), cache_dir=self.cache, revision=revision
             )
             if isinstance(found, str):
                 return Path(found).parents[len(path.parts) - 1]
@@ -162,38 +159,36 @@ class _Repository:
         try:
             return weight_files(names, lambda name: read_object(folder, name))
         except DataError as error:
-            raise DataError(f"{self._request}: {error}") from error
+            raise DataError(f"{self.request}: {error}") from error
 
     def _get(self, names: list[str], files: Mapping[str, Any], commit: str) -> Path:
         """Downloads files that are not in the cache; returns the folder of the commit."""
-        repo, cache = self._request.name.repo, self._cache
+        repo, cache = self.request.name.repo, self.cache
         at_commit = {"cache_dir": cache, "revision": commit}
-        paths = {name: str(self._subfolder / name) for name in names}
+        paths = {name: str(self.subfolder / name) for name in names}
         new = [
             name
             for name, path in paths.items()
-            if not isinstance(self._hub.try_to_load_from_cache(repo, path, **at_commit), str)
+            if not isinstance(self.hub.try_to_load_from_cache(repo, path, **at_commit), str)
         ]
         known = self._cached_snapshot()
         if not new and known is not None and known.name == commit:
-            return known / self._subfolder
+            return known / self.subfolder
         folder = Path(
             self._with_retries(
-                self._hub.snapshot_download,
+                self.hub.snapshot_download,
                 repo,
                 # Names the branch, so that the cache knows its commit when there is no network.
-                revision=self._request.name.revision,
+                revision=self.request.name.revision,
                 cache_dir=cache,
-                token=self._token,
+                token=self.token,
                 library_name="jaxformer",
                 allow_patterns=[glob.escape(path) for path in paths.values()],
             )
         )
         if folder.name != commit:
-            raise ConfigError(
-                f"{self._request}: it changed during the download; run the same again"
-            )
-        folder /= self._subfolder
+            raise ConfigError(f"{self.request}: it changed during the download; run the same again")
+        folder /= self.subfolder
         for name in new:
             self._check(folder / name, files[name])
         return folder
@@ -201,7 +196,7 @@ class _Repository:
     def _check(self, path: Path, expected: Any) -> None:
         """Removes a file from the cache and raises a DataError if it differs from the hub's."""
         if not path.exists():
-            raise DataError(f"{self._request}: {path.name} was not downloaded; run the same again")
+            raise DataError(f"{self.request}: {path.name} was not downloaded; run the same again")
         size = path.stat().st_size
         wrong = f"has {size:,} bytes, not {expected.size:,}"
         if expected.size in (None, size):
@@ -217,7 +212,7 @@ class _Repository:
             wrong = f"has the {kind} {found}, not {hash_}"
         _remove(path)
         raise DataError(
-            f"{self._request}: {path.name} is damaged: the downloaded file {wrong}; it was removed "
+            f"{self.request}: {path.name} is damaged: the downloaded file {wrong}; it was removed "
             "from the cache: run the same again"
         )
 
