@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -33,6 +32,7 @@ from jaxformer.io.paths import folder_path
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.checkpoint import checked_dtype
 from jaxformer.pretrained.export.formats import EXPORT_FORMATS
+from jaxformer.pretrained.export.serving_files import write_json
 from jaxformer.pretrained.model import Pretrained
 
 DESCRIPTION = "export.json"
@@ -106,8 +106,7 @@ def export_model(
 
     def write(written: Path) -> None:
         target.write(pretrained, written, kept, quantise)
-        text = json.dumps(description, indent=2) + "\n"
-        (written / DESCRIPTION).write_text(text, encoding="utf-8")
+        write_json(written / DESCRIPTION, description)
 
     # While it is written, a converter reads a Hugging Face folder of the same size.
     sizes = [2 * array.nbytes for array in pretrained.parameters.values()]
