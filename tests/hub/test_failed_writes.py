@@ -85,6 +85,8 @@ def test_a_model_that_no_format_can_say(llama, tmp_path):
     model = load(llama)
     config = model.config.with_fields(**{"logits.softcap": 30.0})
     checkpoint = describe_model(config, [FORMATS["bert"], FORMATS["llama"]], {})
-    with pytest.raises(ConfigError, match=r"nearest: .*'llama' .*logits\.softcap = 30\.0"):
+    with pytest.raises(
+        ConfigError, match=r"nearest: .*'llama' .*logits\.softcap = 30\.0 \(it has None\)"
+    ):
         save(Pretrained(config, model.parameters, described_by(checkpoint)), tmp_path / "out")
     assert not list(tmp_path.iterdir())

@@ -7,7 +7,6 @@ from published_files import FILES
 from saved_folders import save_tiny
 from variants import check_outputs, models
 
-from jaxformer.errors import ConfigError
 from jaxformer.functional import LongRoPE
 from jaxformer.hub.checkpoint import read_checkpoint
 from jaxformer.hub.describe import describe
@@ -37,12 +36,6 @@ def test_a_factor_of_the_logits_is_not_lost():
     assert checkpoint.hf_config.values["logits_scaling"] == 8
 
 
-def test_what_cannot_be_said_is_named():
-    config = SYSTEMS["llama2-7b"].config.with_fields(**{"self_attention.clip": 3.0})
-    with pytest.raises(ConfigError, match=r"self_attention.clip = 3\.0 \(it has None\)"):
-        describe(config, FORMATS.values())
-
-
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
 LONGROPE = {
     "rope_type": "longrope",
@@ -50,8 +43,12 @@ LONGROPE = {
     "short_factor": [1.0, 1.1, 1.3, 1.2, 1.7, 1.5],
     "long_factor": [1.2, 2.0, 3.5, 3.0, 4.5, 6.0],
 }
+DYNAMIC = {"rope_type": "dynamic", "factor": 3.0}
 LINEAR = {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.5}
 PLAIN = {"rope_type": "default", "rope_theta": 100.0}
+SCALED, STRETCHED = ({"rope_parameters": rope} for rope in (LINEAR, PLAIN | YARN))
+# Neither has biases of attention.
+TIED, UNTIED = ({"tie_word_embeddings": tie, "attention_bias": False} for tie in (True, False))
 VARIANTS = {
     "llama: every field of yarn": (
         "llama",
@@ -78,7 +75,7 @@ VARIANTS = {
     ),
     "mistral: no window, dynamic": (
         "mistral",
-        {"sliding_window": None, "rope_parameters": {"rope_type": "dynamic", "factor": 3.0}},
+        {"sliding_window": None, "rope_parameters": DYNAMIC},
     ),
     "gemma2: neither windows nor caps": (
         "gemma2",
@@ -104,24 +101,23 @@ VARIANTS = {
     ),
     "olmo3: no windows, tied, biases": (
         "olmo3",
-        {
+        TIED
+        | {
             "layer_types": [FULL] * 4,
             "rope_parameters": {SLIDING: PLAIN, FULL: LINEAR},
-            "tie_word_embeddings": True,
             "attention_bias": True,
         },
     ),
     "smollm3: every second layer without positions, untied": (
         "smollm3",
-        {
+        UNTIED
+        | STRETCHED
+        | {
             "no_rope_layers": None,
             "no_rope_layer_interval": 2,
             "layer_types": None,
             "use_sliding_window": False,
-            "attention_bias": False,
             "mlp_bias": True,
-            "rope_parameters": YARN | {"rope_theta": 100.0},
-            "tie_word_embeddings": False,
         },
     ),
     "smollm3: all layers rotate": (
@@ -130,65 +126,41 @@ VARIANTS = {
     ),
     "granite: tied, no biases": (
         "granite",
-        {
-            "tie_word_embeddings": True,
-            "attention_bias": False,
-            "mlp_bias": False,
-            "logits_scaling": 49.0,
-            "rope_parameters": LINEAR,
-        },
+        TIED | SCALED | {"mlp_bias": False, "logits_scaling": 49.0},
     ),
     "cohere: untied, no norms of queries and keys, no biases": (
         "cohere",
-        {
-            "use_qk_norm": False,
-            "attention_bias": False,
-            "tie_word_embeddings": False,
-            "rope_parameters": YARN | {"rope_theta": 100.0},
-        },
+        UNTIED | STRETCHED | {"use_qk_norm": False},
     ),
     "cohere2: windows everywhere, untied": (
         "cohere2",
-        {
-            "layer_types": [SLIDING] * 4,
-            "tie_word_embeddings": False,
-            "attention_bias": False,
-            "rope_parameters": LINEAR,
-        },
+        UNTIED | SCALED | {"layer_types": [SLIDING] * 4},
     ),
     "cohere2: no positions at all": ("cohere2", {"layer_types": [FULL] * 4}),
     "starcoder2: untied, no biases, no window": (
         "starcoder2",
-        {
+        STRETCHED
+        | {
             "use_bias": False,
             "sliding_window": None,
             "tie_word_embeddings": False,
             "hidden_act": "gelu_pytorch_tanh",
-            "rope_parameters": YARN | {"rope_theta": 100.0},
         },
     ),
     "glm: tied, another share rotates": (
         "glm",
-        {
-            "attention_bias": False,
-            "tie_word_embeddings": True,
-            "rope_parameters": LINEAR | {"partial_rotary_factor": 0.85},
-        },
+        TIED | {"rope_parameters": LINEAR | {"partial_rotary_factor": 0.85}},
     ),
     "glm4: tied, no biases": (
         "glm4",
-        {
-            "attention_bias": False,
-            "tie_word_embeddings": True,
-            "rope_parameters": YARN | {"rope_theta": 100.0, "partial_rotary_factor": 1.0},
-        },
+        TIED | {"rope_parameters": PLAIN | YARN | {"partial_rotary_factor": 1.0}},
     ),
     "ernie4_5: untied, no biases": (
         "ernie4_5",
         {
             "use_bias": False,
             "tie_word_embeddings": False,
-            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 3.0},
+            "rope_parameters": PLAIN | DYNAMIC,
         },
     ),
 }
