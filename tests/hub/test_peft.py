@@ -5,7 +5,7 @@ import json
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from peft_models import check_logits, logits_of, torch_model, write_random
+from peft_models import check_logits, logits_of, random_arrays, torch_model, write_random
 from saved_folders import save_tiny
 
 import jaxformer
@@ -15,7 +15,7 @@ from jaxformer.config import Config, TrainConfig
 from jaxformer.data import DataConfig
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.peft.config import read_peft_config
-from jaxformer.models.lora import LoRA, abstract_model_of, adapted
+from jaxformer.models.lora import LoRA, adapted
 from jaxformer.pretrained.export.adapter import export_adapter
 from jaxformer.training.transfer.origin import open_named
 
@@ -74,15 +74,10 @@ def test_adapters_for_peft(base, targets, tmp_path):
 
 def adapted_run(folder, base):
     """A run as training leaves it, with factors that are not zero."""
-    model, random = jaxformer.load(base), np.random.default_rng(3)
-    lora = LoRA(rank=2, alpha=5.0)
+    model, lora = jaxformer.load(base), LoRA(rank=2, alpha=5.0)
     config = Config(model.config, DataConfig(), train=TrainConfig(lora=lora), init_from=str(base))
-    structure = abstract_model_of(model.config, lora)
-    parameters = dict(model.parameters)
-    for name in structure.learning:
-        values = 0.2 * random.normal(size=structure.shapes[name].shape)
-        parameters[name] = jnp.asarray(values, jnp.float32)
-    write_run(folder, config, 3, parameters)
+    learned = {name: jnp.asarray(x) for name, x in random_arrays(model, lora).items()}
+    write_run(folder, config, 3, model.parameters | learned)
     return folder
 
 
