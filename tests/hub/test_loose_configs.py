@@ -1,19 +1,15 @@
 """Files config.json with fields that change nothing, as people publish them, are read."""
 
-import json
-from pathlib import Path
-
 import pytest
+from published_files import FILES
 from saved_folders import change_settings
 
 import jaxformer
 from jaxformer.errors import ConfigError
 from jaxformer.hub.checkpoint import read_checkpoint, warn_about_ignored_fields
-from jaxformer.hub.describe import config_values
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.zoo import FORMATS
 
-FILES = sorted((Path(__file__).parents[1] / "fixtures/loose_configs").glob("*.json"))
 IGNORED = {
     "bert_trainer_extras": {"max_seq_length", "label_smoothing"},
     "clip_text_config_dict": set(),
@@ -31,33 +27,26 @@ IGNORED = {
 }
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_the_file_is_read_and_what_is_ignored_is_named(file, caplog):
-    values = json.loads(file.read_text())
-    checkpoint = read_checkpoint(HFConfig(values, file), FORMATS)
-    assert set(checkpoint.hf_config.ignored) == IGNORED[file.stem]
-    assert config_values(checkpoint) == values  # an export keeps them
+@pytest.mark.parametrize(("name", "ignored"), IGNORED.items(), ids=IGNORED)
+def test_what_is_ignored_is_named_and_changes_nothing(name, ignored, caplog):
+    values = FILES[name]
+    checkpoint = read_checkpoint(HFConfig(values), FORMATS)
+    assert set(checkpoint.hf_config.ignored) == ignored
     warn_about_ignored_fields(checkpoint.hf_config)
     messages = [record.message for record in caplog.records]
-    assert len(messages) == bool(IGNORED[file.stem])
-    assert all(name in message for message in messages for name in IGNORED[file.stem])
+    assert len(messages) == bool(ignored)
+    assert all(each in message for message in messages for each in ignored)
     assert not any("\n" in message for message in messages)
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_the_model_is_that_of_the_file_without_them(file):
-    values = json.loads(file.read_text())
-    checkpoint = read_checkpoint(HFConfig(values), FORMATS)
-    bare = {name: value for name, value in values.items() if name not in IGNORED[file.stem]}
+    bare = {field: value for field, value in values.items() if field not in ignored}
     assert read_checkpoint(HFConfig(bare), FORMATS, strict=True).config == checkpoint.config
-    if IGNORED[file.stem]:
-        with pytest.raises(ConfigError, match=min(IGNORED[file.stem])):
+    if ignored:
+        with pytest.raises(ConfigError, match=min(ignored)):
             read_checkpoint(HFConfig(values), FORMATS, strict=True)
 
 
 def test_what_other_programs_honour_is_said(caplog):
-    values = json.loads((FILES[0].parent / "qwen2_dual_chunk.json").read_text())
-    warn_about_ignored_fields(read_checkpoint(HFConfig(values, "other.json"), FORMATS).hf_config)
+    hf_config = HFConfig(FILES["qwen2_dual_chunk"], "other.json")
+    warn_about_ignored_fields(read_checkpoint(hf_config, FORMATS).hf_config)
     assert "other programs" in caplog.text
 
 
@@ -88,8 +77,7 @@ def test_load_warns_once_and_strict_refuses(spoiled, caplog):
 
 
 def test_a_class_of_code_in_the_folder_is_no_misspelling():
-    values = json.loads((FILES[0].parent / "bert_trainer_extras.json").read_text())
-    values |= {
+    values = FILES["bert_trainer_extras"] | {
         "architectures": ["JinaBertForMaskedLM"],
         "auto_map": {"AutoModelForMaskedLM": "org/code--modeling_bert.JinaBertForMaskedLM"},
     }

@@ -126,6 +126,7 @@ EXPECTED = {
         "position": RoPE(theta=1e6, scaling=LinearScaling(8.0)),
         "windows": ((512,) * 5 + (None,)) * 4 + (512,) * 2,
     },
+    "embeddinggemma": {"windows": (257, 257, 257, 257, 257, None), "causal": False},
     "Qwen 2.5": {"windows": (None,)},
     "Phi-3.5": {"position.scaling.factor": 32.0},
     "Phi-4-mini": {"position.fraction": 0.75},
