@@ -15,9 +15,8 @@ from hypothesis.extra import numpy as hnp
 
 from jaxformer.errors import DataError
 from jaxformer.hub.weights import msgpack_files
-from jaxformer.hub.weights.msgpack_files import INDEX, SINGLE, MsgpackFiles
+from jaxformer.hub.weights.msgpack_files import INDEX, SINGLE, MsgpackFiles, write_tree
 from jaxformer.hub.weights.msgpack_tree import SCALAR, Leaf, leaves_of
-from jaxformer.hub.weights.msgpack_writer import write_tree
 from jaxformer.hub.weights.tensors import Tensor
 
 DTYPES = [np.float32, np.float16, jnp.bfloat16, np.float64, np.int32, np.int64, np.uint8, np.bool_]

@@ -10,9 +10,8 @@ import numpy as np
 
 from jaxformer.hub.weights.file_layout import Layout
 from jaxformer.hub.weights.flax_names import View, views_of
-from jaxformer.hub.weights.msgpack_files import INDEX, MsgpackFiles
+from jaxformer.hub.weights.msgpack_files import INDEX, MsgpackFiles, write_tree
 from jaxformer.hub.weights.msgpack_tree import NAMED_DTYPES, Leaf
-from jaxformer.hub.weights.msgpack_writer import write_tree
 from jaxformer.hub.weights.tensors import Tensor
 from jaxformer.io.model_files import file_in
 

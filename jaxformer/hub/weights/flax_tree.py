@@ -22,9 +22,8 @@ from jaxformer.hub.model_format import ModelFormat
 from jaxformer.hub.weights.arrays import check_finite
 from jaxformer.hub.weights.flax_names import View, view_for, views_of
 from jaxformer.hub.weights.layouts import Shape
-from jaxformer.hub.weights.msgpack_files import INDEX, SINGLE
+from jaxformer.hub.weights.msgpack_files import INDEX, SINGLE, write_tree
 from jaxformer.hub.weights.msgpack_tree import Leaf
-from jaxformer.hub.weights.msgpack_writer import write_tree
 from jaxformer.hub.weights.names import KnownNames
 from jaxformer.hub.weights.tensors import Tensor, Tensors, num_bytes, shards_for
 from jaxformer.hub.weights.weight_file import spellings, tensor_of
