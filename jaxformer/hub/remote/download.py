@@ -1,7 +1,6 @@
 """The files of a model on the hub, in the hub's cache."""
 
 import glob
-import hashlib
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -198,15 +197,15 @@ class _Repository:
         if not path.exists():
             raise DataError(f"{self.request}: {path.name} was not downloaded; run the same again")
         size = path.stat().st_size
-        wrong = f"has {size:,} bytes, not {expected.size:,}"
-        if expected.size in (None, size):
+        if expected.size not in (None, size):
+            wrong = f"has {size:,} bytes, not {expected.size:,}"
+        else:
             kind, found, hash_ = "sha256", None, None
             if expected.lfs is not None:
                 found, hash_ = sha256_of(path), expected.lfs.sha256
             elif expected.blob_id is not None:
-                kind = "git hash"
-                found = _git_hash(path)
-                hash_ = expected.blob_id
+                kind, hash_ = "git hash", expected.blob_id
+                found = self.hub.utils.sha.git_hash(path.read_bytes())
             if found == hash_:
                 return
             wrong = f"has the {kind} {found}, not {hash_}"
@@ -215,12 +214,6 @@ class _Repository:
             f"{self.request}: {path.name} is damaged: the downloaded file {wrong}; it was removed "
             "from the cache: run the same again"
         )
-
-
-def _git_hash(path: Path) -> str:
-    """The hash that git gives to a small file."""
-    text = path.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(text) + text, usedforsecurity=False).hexdigest()
 
 
 def _remove(path: Path) -> None:

@@ -47,7 +47,7 @@ class HubRequest(NamedTuple):
 
 def hub_library(purpose: str) -> ModuleType:
     """Imports ``huggingface_hub``."""
-    for part in ("constants", "errors", "utils"):
+    for part in ("constants", "errors", "utils.sha"):
         optional_module(f"huggingface_hub.{part}", purpose)
     return optional_module("huggingface_hub", purpose)
 
