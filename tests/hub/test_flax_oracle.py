@@ -46,7 +46,7 @@ CHANGES = {
     "electra": {"hidden_act": "gelu"},
     "gpt2": {"scale_attn_by_inverse_layer_idx": False},
     # What they could not do: images that are not square or have other than 3 channels, and numbers
-    # of heads that are no power of 2.
+    # of heads that are not a power of 2.
     "vit": {"image_size": 12, "patch_size": 4},
     "clip_vision_model": {"num_channels": 3},
     "bloom": {"n_head": 4},
@@ -125,7 +125,7 @@ def case_of(name, folder):
 
 
 def run(action, folder):
-    """Runs the oracle, which needs a JAX of its own."""
+    """Runs the oracle in its environment, which has another JAX."""
     own = ("JAX", "XLA", "PYTHON")
     environment = {name: x for name, x in os.environ.items() if not name.startswith(own)}
     environment |= {"JAX_PLATFORMS": "cpu", "JAXFORMER_FLAX_ORACLE": ""}

@@ -98,7 +98,7 @@ def test_a_run_is_exported_as_an_adapter_and_merged(kind, tmp_path, capsys):
         np.testing.assert_allclose(
             logits_of(torch_model(merged), inputs_of(base)), expected, atol=1e-5
         )
-    # The adapter names its base, and so is a model of its own here.
+    # The adapter names its base, so that it can be loaded by itself.
     ours = jaxformer.forward(jaxformer.load(out), inputs_of(base))["logits"]
     np.testing.assert_allclose(ours, expected, atol=1e-5)
     written = json.loads((out / "adapter_config.json").read_text())

@@ -1,4 +1,4 @@
-"""Fields of config.json that no class implements are refused by name, before a weight is read."""
+"""Unsupported fields of config.json are refused by name before any weight is read."""
 
 import pytest
 from published_files import FILES
@@ -144,6 +144,6 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("values", "message"), ROWS)
-def test_what_nobody_implements_is_named(values, message):
+def test_what_is_not_supported_is_named(values, message):
     with pytest.raises(ConfigError, match=message):
         read_checkpoint(HFConfig(values), FORMATS)

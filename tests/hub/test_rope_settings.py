@@ -227,7 +227,7 @@ def test_what_transformers_ignores_is_ignored_with_a_warning():
         ({"rope_theta": "big"}, "rope_theta = 'big'"),
     ],
 )
-def test_what_nobody_implements_is_named(values, message):
+def test_what_is_not_supported_is_named(values, message):
     with pytest.raises(ConfigError, match=message):
         read_rope(hf_config(**values))
 

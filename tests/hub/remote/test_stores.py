@@ -58,7 +58,7 @@ def test_the_configuration_is_checked_before_the_weights_come(model, monkeypatch
     assert address_of(copy) == str(home)
 
 
-def test_weights_are_left_out_where_nobody_needs_them(model):
+def test_weights_are_left_out_unless_they_are_needed(model):
     home = model({"config.json": CONFIG, "model.safetensors": "w"})
     assert names(remote_model(home, "folder", False, names)) == ["config.json"]
 
