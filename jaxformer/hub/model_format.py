@@ -39,21 +39,14 @@ class Architecture:
     files."""
 
 
-class Shift(abc.ABC):
-    """Shifts targets to the right to get a decoder's inputs; subclasses are frozen dataclasses."""
-
-    @abc.abstractmethod
-    def __call__(self, targets: jax.Array, hf_config: HFConfig) -> jax.Array:
-        """Returns the inputs, int `[B, T]` as `targets`; ignored targets (-100) become padding."""
+Shift = Callable[[jax.Array, HFConfig], jax.Array]
+"""Makes a decoder's inputs, int `[B, T]`, from its targets, of which -100 becomes padding."""
 
 
-@dataclass(frozen=True)
-class StartToken(Shift):
-    """The start token, then all targets but the last."""
-
-    def __call__(self, targets, hf_config):
-        start = hf_config.take("decoder_start_token_id")
-        return shift_tokens_right(targets, hf_config.take("pad_token_id"), start)
+def start_token(targets: jax.Array, hf_config: HFConfig) -> jax.Array:
+    """Returns the start token, then all targets but the last."""
+    start = hf_config.take("decoder_start_token_id")
+    return shift_tokens_right(targets, hf_config.take("pad_token_id"), start)
 
 
 def shift_tokens_right(
@@ -71,16 +64,13 @@ def shift_tokens_right(
     return jnp.where(shifted == IGNORED, pad_token_id, shifted)
 
 
-@dataclass(frozen=True)
-class LastToFront(Shift):
-    """The last real target, which names the language, then the other targets (mBART)."""
-
-    def __call__(self, targets, hf_config):
-        padding = hf_config.take("pad_token_id")
-        targets = jnp.where(targets == IGNORED, padding, targets)
-        count = jnp.sum(targets != padding, axis=1, keepdims=True)
-        first = jnp.take_along_axis(targets, jnp.maximum(count - 1, 0), axis=1)
-        return jnp.concatenate([first, targets[:, :-1]], axis=1)
+def last_to_front(targets: jax.Array, hf_config: HFConfig) -> jax.Array:
+    """Returns the last real target, which names the language, then the other targets (mBART)."""
+    padding = hf_config.take("pad_token_id")
+    targets = jnp.where(targets == IGNORED, padding, targets)
+    count = jnp.sum(targets != padding, axis=1, keepdims=True)
+    first = jnp.take_along_axis(targets, jnp.maximum(count - 1, 0), axis=1)
+    return jnp.concatenate([first, targets[:, :-1]], axis=1)
 
 
 class Positions(abc.ABC):
@@ -200,7 +190,7 @@ class ModelFormat:
     """Completes our configuration from the tensors, if config.json is not enough."""
     fitted_fields: tuple[str, ...] = ()
     """Fields of our configuration that only the tensors determine."""
-    shift: Shift = StartToken()
+    shift: Shift = start_token
     """How a decoder's inputs are made from its targets."""
     repeats_inputs: bool = False
     """Whether a decoder that is given no inputs uses the encoder's (BART)."""

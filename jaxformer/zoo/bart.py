@@ -12,7 +12,7 @@ from jaxformer.functional.positions.schemes import Sinusoidal
 from jaxformer.hub.fields import Computed, LearnedPositions
 from jaxformer.hub.flax_format import FlaxFormat
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import CountedByIds, LastToFront
+from jaxformer.hub.model_format import CountedByIds, last_to_front
 from jaxformer.nn import PreNorm, TokenEmbeddings, VocabularyLogits
 from jaxformer.zoo.common.bart_like import (
     POSITIONS,
@@ -70,7 +70,7 @@ FORMATS = (
         classes("MBart", *_CLASSES),
         config_map(_mbart, POSITIONS),
         {"pad_token_id": 1, "eos_token_id": 2},
-        shift=LastToFront(),
+        shift=last_to_front,
         repeats_inputs=True,
     ),
     bart_format(

@@ -10,13 +10,14 @@ from functools import partial, reduce
 from operator import or_
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.hub.checkpoint import HFCheckpoint, completed
 from jaxformer.hub.fields import Computed, ConfigMap, Expect
 from jaxformer.hub.hf_config import HFConfig
-from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, Part, StartToken
+from jaxformer.hub.model_format import Architecture, Formats, ModelFormat, Part, start_token
 from jaxformer.hub.tasks.classes import CausalLMTask, Seq2SeqLMTask, Task
 from jaxformer.hub.weights.tensors import Tensors
 from jaxformer.hub.weights.weight_map import WeightMap
@@ -53,18 +54,15 @@ class CompositeTask(Seq2SeqLMTask):
         return ((targets != pad_id) | first).astype(int)
 
 
-@dataclass(frozen=True)
-class ChosenStartToken(StartToken):
+def _chosen_start_token(targets: jax.Array, hf_config: HFConfig) -> jax.Array:
     """The start token, then the targets; a model has no start token until one is chosen."""
-
-    def __call__(self, targets, hf_config):
-        for name in ("decoder_start_token_id", "pad_token_id"):
-            if hf_config.take(name, None) is None:
-                raise ConfigError(
-                    f"{hf_config.path}: {name} = None: must be a token, with which the decoder's "
-                    "inputs are made; set it, or give decoder_input_ids"
-                )
-        return super().__call__(targets, hf_config)
+    for name in ("decoder_start_token_id", "pad_token_id"):
+        if hf_config.take(name, None) is None:
+            raise ConfigError(
+                f"{hf_config.path}: {name} = None: must be a token, with which the decoder's "
+                "inputs are made; set it, or give decoder_input_ids"
+            )
+    return start_token(targets, hf_config)
 
 
 def _part_values(hf_config: HFConfig, name: str, model_format: ModelFormat) -> HFConfig:
@@ -241,7 +239,7 @@ def _format(model_type: str, name: str, encoder: type[ModelConfig]) -> ModelForm
         config_map=ConfigMap(CompositeConfig, (Computed(_refuse, _refuse),)),
         weight_map=_refuse,
         architectures=(Architecture(name, CompositeTask()),),
-        shift=ChosenStartToken(),
+        shift=_chosen_start_token,
         harmless=("processor_class", "tie_word_embeddings", "vocab_size"),
         inherited=_TOKENS,
         bind=partial(_bind, encoder=encoder),

@@ -15,8 +15,8 @@ from jaxformer.hub.model_format import (
     Formats,
     ModelFormat,
     Section,
-    StartToken,
     section,
+    start_token,
 )
 from jaxformer.hub.parts import with_parts
 from jaxformer.hub.rope import Rope
@@ -179,17 +179,14 @@ _CROSS = {
 }
 
 
-@dataclass(frozen=True)
-class _DecoderStartToken(StartToken):
+def _decoder_start_token(targets: jax.Array, hf_config: HFConfig) -> jax.Array:
     """The start token of the decoder's texts, then the targets."""
-
-    def __call__(self, targets, hf_config):
-        decoder = section(hf_config, "decoder")
-        tokens = {
-            "decoder_start_token_id": decoder.get("bos_token_id", 2),
-            "pad_token_id": decoder.get("pad_token_id", 0),
-        }
-        return super().__call__(targets, hf_config.with_values(**tokens))
+    decoder = section(hf_config, "decoder")
+    tokens = {
+        "decoder_start_token_id": decoder.get("bos_token_id", 2),
+        "pad_token_id": decoder.get("pad_token_id", 0),
+    }
+    return start_token(targets, hf_config.with_values(**tokens))
 
 
 @dataclass(frozen=True)
@@ -316,7 +313,7 @@ FORMATS = (
                 Architecture("T5GemmaForTokenClassification", _TokenTask()),
                 Architecture("T5GemmaModel", Task()),
             ),
-            shift=_DecoderStartToken(),
+            shift=_decoder_start_token,
             harmless=("classifier_dropout_rate", "vocab_size"),
             bind=_bind,
             **_FILES,

@@ -22,7 +22,7 @@ from jaxformer.data.tasks.sounds.masked import masked_spans, sampled_negatives  
 from jaxformer.flax.auto import NAMES  # noqa: E402
 from jaxformer.functional import sinusoidal_code  # noqa: E402
 from jaxformer.hub.hf_config import HFConfig  # noqa: E402
-from jaxformer.hub.model_format import LastToFront  # noqa: E402
+from jaxformer.hub.model_format import last_to_front  # noqa: E402
 from jaxformer.models.heads.quantized import codes_in_use  # noqa: E402
 
 _WEIGHTS = {
@@ -66,7 +66,7 @@ def _sinusoids(key, shape):
 
 
 def _last_to_front(input_ids, pad_token_id):
-    return LastToFront()(np.asarray(input_ids), HFConfig({"pad_token_id": pad_token_id}))
+    return last_to_front(np.asarray(input_ids), HFConfig({"pad_token_id": pad_token_id}))
 
 
 # Functions within the old modules -> those of this library, with the old arguments.
