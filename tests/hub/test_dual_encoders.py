@@ -13,6 +13,8 @@ from jaxformer.hub.checkpoint import read_checkpoint
 from jaxformer.hub.describe import describe
 from jaxformer.hub.families import PATCHES
 from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.parts import PartsMap
+from jaxformer.hub.tasks.dual_encoders import ContrastiveTask
 from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained import outputs as pretrained
@@ -76,7 +78,10 @@ def test_config_of_version_4(tmp_path):
     from transformers import CLIPConfig
 
     theirs = CLIPConfig(**{k: v for k, v in values.items() if k not in ("model_type",)})
-    ours = read_checkpoint(HFConfig(values), FORMATS).config
+    checkpoint = read_checkpoint(HFConfig(values), FORMATS)
+    assert isinstance(checkpoint.model_format.config_map, PartsMap)
+    assert isinstance(checkpoint.architecture.task, ContrastiveTask)
+    ours = checkpoint.config
     assert (ours.text.model_dim, ours.text.num_heads) == (768, 12)
     assert ours.text.mlp_dim == theirs.text_config.intermediate_size == 2048
     assert ours.image.patch_size == (14, 14)

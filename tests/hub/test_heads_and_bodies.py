@@ -8,6 +8,7 @@ from variants import check_gradients, check_outputs, check_variant, models
 
 import jaxformer
 from jaxformer.errors import ArgumentError, ConfigError, DataError
+from jaxformer.hub.weights.fitting import tied_tables
 from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.reference import Reference
 from jaxformer.pretrained.import_run import import_folder
@@ -142,3 +143,14 @@ def test_what_never_learns_has_no_gradient(tmp_path):
     found = jaxformer.gradients(ours, example_inputs(ours.checkpoint, "none"))
     assert not any("embed_positions" in name or "final_logits_bias" in name for name in found)
     assert len(found) > 10
+
+
+def test_the_tables_that_a_head_may_be_tied_to(tmp_path):
+    for kind, (head, table) in {
+        "llama": ("lm_head.weight", "model.embed_tokens.weight"),
+        "bert": ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
+    }.items():
+        folder = save_tiny(kind, tmp_path / kind, tie_word_embeddings=True)
+        (tied,) = tied_tables(jaxformer.load(folder).checkpoint)
+        assert (tied.head, tied.table) == (head, table)
+        assert not tied.untied.tie_embeddings

@@ -10,6 +10,7 @@ from variants import check_outputs, check_variant
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.describe import describe
+from jaxformer.hub.tasks.speech import CTCTask
 from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.reference import Reference
 from jaxformer.parity.verify import verify
@@ -112,6 +113,11 @@ BAD_INPUTS = {
 def test_bad_inputs_are_one_sentence(model, inputs, words):
     with pytest.raises(DataError, match=words):
         forward(model, inputs)
+
+
+def test_a_blank_is_the_padding_id(model):
+    assert model.config.heads[0].blank == 3
+    assert isinstance(model.checkpoint.architecture.task, CTCTask)
 
 
 def test_padding_that_follows_a_clip_counts_in_a_norm_over_time_as_in_transformers(tmp_path):
