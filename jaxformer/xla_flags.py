@@ -42,7 +42,8 @@ def avoid_wrong_sums(
         _log.warning(
             "jaxlib %s computes some gradients wrongly on a CPU, and it is too late to prevent it: "
             "import jaxformer before JAX computes anything, or start with XLA_FLAGS=%s",
-            *(release, NO_YNN_REDUCTIONS),
+            release,
+            NO_YNN_REDUCTIONS,
         )
         return
     environment["XLA_FLAGS"] = f"{flags} {NO_YNN_REDUCTIONS}".strip()

@@ -103,7 +103,10 @@ class Lease:
             return True
         _log.warning(
             "%s is locked by process %s on %s: waiting up to %g s to see whether it is alive",
-            *(self._folder, owner.get("pid"), owner.get("host"), EXPIRY),
+            self._folder,
+            owner.get("pid"),
+            owner.get("host"),
+            EXPIRY,
         )
         until = time.monotonic() + EXPIRY
         while time.monotonic() < until:

@@ -12,7 +12,7 @@ from jaxformer.data.chat.dialogue.dialogue import Tools
 from jaxformer.data.chat.template import Message
 from jaxformer.errors import ArgumentError, ConfigError, DataError, shortened
 from jaxformer.functional.activations import Hook, Hooks
-from jaxformer.generation.config import GenerationConfig, recommendations, supported_options
+from jaxformer.generation.config import TOKEN, GenerationConfig, recommendations, supported_options
 from jaxformer.generation.decode.loop import EncoderOutputs
 from jaxformer.generation.engine import Engine, engine_for
 from jaxformer.generation.hooked import check_per_token
@@ -26,7 +26,6 @@ from jaxformer.generation.inputs import (
     reads_sound,
     texts_of,
 )
-from jaxformer.generation.rules import TOKEN
 from jaxformer.generation.text_stream import TextStream
 from jaxformer.generation.tokens import continuations
 from jaxformer.io.notices import warn_once

@@ -11,14 +11,12 @@ import numpy as np
 from jaxformer.checks import check_argument
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional.activations import Hooks
-from jaxformer.generation.config import recommendations
+from jaxformer.generation.config import TOKEN, recommendations
 from jaxformer.generation.decode.loop import EncoderOutputs
-from jaxformer.generation.rules import TOKEN
 from jaxformer.hub.families import SEGMENTS, family_of
-from jaxformer.hub.inputs import checked_inputs
+from jaxformer.hub.inputs import checked_inputs, padded_prompts
 from jaxformer.io.model_files import GENERATION
 from jaxformer.models.model import ModelConfig
-from jaxformer.pretrained.dialogues import padded
 from jaxformer.pretrained.model import NO_HOOKS, Pretrained
 
 Arrays = Mapping[str, Any]
@@ -237,7 +235,7 @@ def _arrays(pretrained: Pretrained, inputs: Inputs, padding: int) -> Arrays:
         return _pixels(pretrained, inputs)
     texts = texts_of(inputs)
     rows = rows_of(inputs) if texts is None else [tokenize(pretrained, text) for text in texts]
-    return padded(rows, padding, left=not pretrained.config.is_encoder_decoder)
+    return padded_prompts(rows, padding, left=not pretrained.config.is_encoder_decoder)
 
 
 def _pixels(pretrained: Pretrained, files: Any) -> Arrays:

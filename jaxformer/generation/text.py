@@ -12,8 +12,8 @@ from jaxformer.generation.engine import row_keys
 from jaxformer.generation.inputs import Prompts, prepare_inputs, reads_images, tokenize
 from jaxformer.generation.text_stream import TextStream
 from jaxformer.generation.tokens import continuations, stream_sliding, stream_tokens
+from jaxformer.hub.inputs import padded_prompts
 from jaxformer.nn.cache import Storage
-from jaxformer.pretrained.dialogues import padded
 from jaxformer.pretrained.model import Pretrained
 
 Prompt = Sequence[int] | str
@@ -110,6 +110,6 @@ class TextGenerator:
         return TextStream(self.encoder.tokenizer, self.config.stop_strings)
 
     def _prepare(self, prompts: Sequence[Prompt]) -> tuple[Prompts, EncoderOutputs]:
-        inputs = prompts if self.reads_images else padded(prompts, 0, left=False)
+        inputs = prompts if self.reads_images else padded_prompts(prompts, 0, left=False)
         _, prompts, encoder_outputs = prepare_inputs(self.pretrained, inputs)
         return prompts, encoder_outputs

@@ -1,7 +1,7 @@
 """Checks a user's inputs before anything is compiled."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -38,6 +38,25 @@ _ALLOWED_DTYPES = {
     **dict.fromkeys(("labels", *_MASKS), _NUMBERS),
 }
 """Input -> the dtypes that it may have; the others may have integers or bool."""
+
+
+def padded_prompts(
+    rows: Sequence[Sequence[int]], padding: int, left: bool, width: int | None = None
+) -> dict[str, np.ndarray]:
+    """Pads rows of tokens on one side, as "input_ids" and "attention_mask" int64 `[B, T]`.
+
+    The width is that of the longest row unless it is given.
+    """
+    for number, row in enumerate(rows):
+        if not len(row):
+            raise DataError(f"prompt {number} is empty: it needs one token at least")
+    width = width or max(map(len, rows))
+    ids = np.full((len(rows), width), padding, np.int64)
+    mask = np.zeros_like(ids)
+    for number, row in enumerate(rows):
+        real = slice(width - len(row), width) if left else slice(len(row))
+        ids[number, real], mask[number, real] = row, 1
+    return {"input_ids": ids, "attention_mask": mask}
 
 
 def checked_inputs(inputs: Mapping[str, Any], config: ModelConfig) -> dict[str, jax.Array]:

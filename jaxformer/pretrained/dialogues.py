@@ -9,6 +9,7 @@ import numpy as np
 from jaxformer.data.chat.dialogue.dialogue import Answer, Dialogue, Tools
 from jaxformer.data.chat.template import Message, read_chat_template
 from jaxformer.errors import ArgumentError, DataError
+from jaxformer.hub.inputs import padded_prompts
 from jaxformer.pretrained.checkpoint import template_folder
 from jaxformer.pretrained.model import Arrays, Pretrained
 
@@ -62,26 +63,7 @@ def with_prompts(pretrained: Pretrained, inputs: Inputs) -> Arrays:
     chats = conversations_in(inputs)
     if chats is None:
         return inputs
-    return padded(prompts_of(pretrained, chats), 0, left=False)
-
-
-def padded(
-    rows: Sequence[Sequence[int]], padding: int, left: bool, width: int | None = None
-) -> dict[str, np.ndarray]:
-    """Pads rows of tokens on one side, as "input_ids" and "attention_mask" int64 `[B, T]`.
-
-    The width is that of the longest row unless it is given.
-    """
-    for number, row in enumerate(rows):
-        if not len(row):
-            raise DataError(f"prompt {number} is empty: it needs one token at least")
-    width = width or max(map(len, rows))
-    ids = np.full((len(rows), width), padding, np.int64)
-    mask = np.zeros_like(ids)
-    for number, row in enumerate(rows):
-        real = slice(width - len(row), width) if left else slice(len(row))
-        ids[number, real], mask[number, real] = row, 1
-    return {"input_ids": ids, "attention_mask": mask}
+    return padded_prompts(prompts_of(pretrained, chats), 0, left=False)
 
 
 class Conversations:

@@ -17,7 +17,7 @@ from jaxformer.generation.engine import row_keys
 from jaxformer.generation.inputs import bucket, prepare_inputs
 from jaxformer.generation.text_stream import TextStream
 from jaxformer.generation.tokens import READ_EVERY, Part, stream_tokens
-from jaxformer.pretrained.dialogues import padded
+from jaxformer.hub.inputs import padded_prompts
 from jaxformer.pretrained.model import Pretrained
 
 
@@ -176,7 +176,7 @@ class Batcher:
         # Programs are compiled for each number of rows: powers of two alone.
         count = bucket(len(batch), 1)
         rows = [*batch, *[batch[0]] * (count - len(batch))]
-        ids = padded([list(row.tokens) for row in rows], 0, left=False)
+        ids = padded_prompts([list(row.tokens) for row in rows], 0, left=False)
         _, prompts, encoder_outputs = prepare_inputs(self._pretrained, ids)
         config = replace(
             batch[0].config,

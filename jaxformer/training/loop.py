@@ -138,7 +138,11 @@ def train_resolved(
         if initial is not None and settings.metric != "loss":
             check_metric(settings.metric, evaluator.evaluate(initial.best_params))
         log = RunLogger(
-            *(settings, folder, step, work, saved_log(folder / CHECKPOINTS, step)),
+            settings,
+            folder,
+            step,
+            work,
+            saved_log(folder / CHECKPOINTS, step),
             config=to_json(config),
             epochs=lambda steps: data.train.rows_before(steps) / data.train.num_rows,
             clock=clock,

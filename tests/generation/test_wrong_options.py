@@ -16,7 +16,7 @@ from jaxformer.generation.engine import available_bytes, num_bytes, row_keys
 from jaxformer.generation.inputs import Prompts, rows_of, texts_of, token_ids
 from jaxformer.generation.scoring import Scorer
 from jaxformer.generation.tokens import repeat_rows
-from jaxformer.pretrained.dialogues import padded
+from jaxformer.hub.inputs import padded_prompts
 
 LEARNED = tiny(num_layers=1, position=Learned(max_length=16))
 PROMPTS = Prompts.of_rows([[3, 4, 5], [6]])
@@ -170,7 +170,7 @@ def test_texts_and_rows_in_every_form():
         assert [row.tolist() for row in rows_of(inputs)] == [[1, 2]]
     for inputs in ([[1, 2], [3]], [np.array([1, 2]), [3]]):
         assert [row.tolist() for row in rows_of(inputs)] == [[1, 2], [3]]
-    left, right = (padded([[1, 2], [3]], 9, left=side) for side in (True, False))
+    left, right = (padded_prompts([[1, 2], [3]], 9, left=side) for side in (True, False))
     assert left["input_ids"].tolist() == [[1, 2], [9, 3]]
     assert right["input_ids"].tolist() == [[1, 2], [3, 9]]
     assert left["attention_mask"].tolist() == [[1, 1], [0, 1]]

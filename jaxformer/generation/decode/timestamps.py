@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.checks import at_least, check_fields, optional
+from jaxformer.generation.config import TOKEN
 from jaxformer.generation.decode.processors import History
-from jaxformer.generation.rules import TOKEN
 
 
 @dataclass(frozen=True)

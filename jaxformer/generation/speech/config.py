@@ -9,12 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.checks import SWITCH, Rule, one_of, optional
-from jaxformer.generation.config import GenerationConfig
+from jaxformer.generation.config import RULES, GenerationConfig
 from jaxformer.generation.decode.loop import EncoderOutputs
 from jaxformer.generation.decode.timestamps import Timestamps
 from jaxformer.generation.engine import Engine, engine_for, row_keys
 from jaxformer.generation.inputs import FirstTokens, Prompts
-from jaxformer.generation.rules import RULES
 from jaxformer.generation.speech.tokens import TASKS, SpeechTokens
 from jaxformer.generation.tokens import new_tokens
 from jaxformer.pretrained.model import Pretrained

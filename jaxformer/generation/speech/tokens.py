@@ -6,9 +6,8 @@ from typing import Any
 
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.extras import optional_module
-from jaxformer.generation.config import recommendations
+from jaxformer.generation.config import TOKEN, recommendations
 from jaxformer.generation.inputs import start_token
-from jaxformer.generation.rules import TOKEN
 from jaxformer.io.model_files import GENERATION, read_object
 from jaxformer.pretrained.model import Pretrained
 

@@ -12,8 +12,8 @@ from jaxformer.data.chat.template import special_tokens_of
 from jaxformer.data.tokenizers.auto import UnreadableTokenizerError
 from jaxformer.data.tokenizers.files import ask_about, read_settings
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.hub.inputs import padded_prompts
 from jaxformer.models import Contrastive
-from jaxformer.pretrained.dialogues import padded
 from jaxformer.pretrained.model import Pretrained, check_pretrained
 from jaxformer.pretrained.outputs import forward
 from jaxformer.pretrained.prediction.image_reader import HFImageReader
@@ -100,7 +100,7 @@ def text_arrays(pretrained: Pretrained, texts: Sequence[str]) -> dict[str, np.nd
             raise DataError(
                 f"{text!r} has {len(row)} tokens, but the model reads at most {longest}"
             )
-    arrays = padded(rows, *_padding(pretrained), longest if fixed else None)
+    arrays = padded_prompts(rows, *_padding(pretrained), longest if fixed else None)
     if fixed and "attention_mask" not in settings.get("model_input_names", ["attention_mask"]):
         del arrays["attention_mask"]
     return arrays
