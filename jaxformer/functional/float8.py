@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 
 from jaxformer.functional.arrays import gathered, spec_of
 from jaxformer.functional.derivatives import differentiable, product_rule
+from jaxformer.functional.linear import KernelForm, output_sizes
 
 FORWARD, BACKWARD = jnp.float8_e4m3fn, jnp.float8_e5m2
 """The formats of activations and kernels, and of cotangents: more precision, and more range."""
@@ -17,7 +18,7 @@ FORWARD, BACKWARD = jnp.float8_e4m3fn, jnp.float8_e5m2
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Rounded:
+class Rounded(KernelForm):
     r"""A kernel that learns in float32, and whose products have operands in float8.
 
     .. math:: y = s_x s_W \, \sum_d r(x / s_x)_{b d} \, r(W / s_W)_{d f}, \qquad
@@ -34,6 +35,19 @@ class Rounded:
 
     kernel: jax.Array
     """W, `[*contracted, *outputs]`."""
+
+    @property
+    def like(self):
+        return self.kernel
+
+    def dense(self, contracted):
+        return self.kernel
+
+    def output_sizes(self, contracted):
+        return output_sizes(self.kernel, contracted)
+
+    def product(self, x, contract, dtype):
+        return _product(x, self.kernel, contract=contract, dtype=dtype)
 
 
 def rounded(x: jax.Array, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
@@ -65,7 +79,7 @@ def _push(residuals, tangents, *, contract, dtype):
     x8, x_scale, kernel8, kernel_scale, like = residuals
     x = (x8.astype(jnp.float32) * x_scale).astype(like[0].dtype)
     kernel = (kernel8.astype(jnp.float32) * kernel_scale).astype(like[1].dtype)
-    return product_rule(partial(product, contract=contract, dtype=dtype), (x, kernel), tangents)
+    return product_rule(partial(_product, contract=contract, dtype=dtype), (x, kernel), tangents)
 
 
 def _pull(residuals, cotangent, *, contract, dtype):
@@ -87,5 +101,4 @@ def _dot(lhs, rhs, contracted, spec):
     )
 
 
-product = differentiable(_product_value, _linearize, _push, _pull)
-"""`product(x, kernel, contract=n, dtype=...)`: the product of `Rounded`, over n axes."""
+_product = differentiable(_product_value, _linearize, _push, _pull)

@@ -1,10 +1,11 @@
 """Matrix products in the compute dtype that accumulate in float32, forward and backward.
 
 A kernel is an array or has another form: transposed, quantized, part of a joined one, adapted, or
-rounded to float8.
+rounded to float8 (`functional.float8`).
 """
 # long: the forms of a kernel and the product that reads each of them are one idea.
 
+import abc
 import math
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +29,6 @@ from jaxformer.functional.arrays import (
 )
 from jaxformer.functional.derivatives import differentiable, product_rule
 from jaxformer.functional.dropout import dropout
-from jaxformer.functional.float8 import Rounded, product
 
 _LARGEST = 127
 # A CPU multiplies up to this many rows faster with a transposed kernel as the left operand; with
@@ -37,10 +37,36 @@ _FEW_ROWS = 128
 _FEW_INTEGERS = _FEW_ROWS if jax.__version_info__ < (0, 12) else 0
 _PAGE, _LINE = 4096, 64
 
+ArrayLike = jax.Array | jax.ShapeDtypeStruct
+
+
+class KernelForm(abc.ABC):
+    """A kernel `[*contracted, *outputs]` that is kept in another form than this array."""
+
+    @property
+    @abc.abstractmethod
+    def like(self) -> ArrayLike:
+        """An array or shape like the kernel, perhaps a matrix."""
+
+    @abc.abstractmethod
+    def dense(self, contracted: tuple[int, ...]) -> jax.Array:
+        """Returns the kernel as an array, without dropout."""
+
+    @abc.abstractmethod
+    def output_sizes(self, contracted: tuple[int, ...]) -> tuple[int, ...]:
+        """Asserts that the kernel contracts axes of these sizes; returns those of its outputs."""
+
+    @abc.abstractmethod
+    def product(self, x: jax.Array, contract: int, dtype: DTypeLike) -> jax.Array:
+        """Returns `x W`, where x is `[..., *contracted]`."""
+
+
+Kernel = jax.Array | KernelForm
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Transposed:
+class Transposed(KernelForm):
     """A kernel on one device, as a matrix with the contracted axis last.
 
     XLA's CPU backend reads this layout two to four times as fast for few rows, if both operands
@@ -54,10 +80,40 @@ class Transposed:
     padding: int = field(default=0, metadata={"static": True})
     """The number of columns of zeros at the end."""
 
+    @property
+    def like(self):
+        num_outputs, width = self.matrix.shape
+        return jax.ShapeDtypeStruct((width - self.padding, num_outputs), self.matrix.dtype)
+
+    def dense(self, contracted):
+        return self.matrix.T[: math.prod(contracted)].reshape(*contracted, *self.outputs)
+
+    def output_sizes(self, contracted):
+        output_sizes(self.like, (math.prod(contracted),))
+        return self.outputs
+
+    def product(self, x, contract, dtype):
+        batch = x.shape[: x.ndim - contract]
+        rows = jnp.pad(x.reshape(math.prod(batch), -1), ((0, 0), (0, self.padding)))
+        if self.matrix.dtype == jnp.int8 and platform() == "cpu":
+            # XLA's CPU backend would first write the kernel in another dtype. Two operands in int8
+            # it multiplies twice as fast as two in bfloat16.
+            rounded = quantized(rows, 1, layers=1)
+            y = _dot_matrix(rounded.values, self.matrix) * rounded.scales[:, None]
+        elif rows.shape[0] == 1 and platform() == "gpu":
+            # A single kernel reads the matrix row by row. XLA would split the product in parts,
+            # which other kernels prepare and add up.
+            wide = jnp.promote_types(x.dtype, jnp.float32)
+            matrix = self.matrix.astype(x.dtype).astype(wide)
+            y = jnp.sum(rows.astype(wide) * matrix, axis=1)[None]
+        else:
+            y = _dot_matrix(rows, self.matrix.astype(x.dtype))
+        return y.reshape(*batch, *self.outputs).astype(dtype)
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Quantized:
+class Quantized(KernelForm):
     r"""A kernel in int8 with a scale for each output; it has no gradient.
 
     .. math:: W_{d f} = s_f \, q_{d f}, \qquad s_f = \max_d |W_{d f}| / 127
@@ -75,10 +131,27 @@ class Quantized:
     scales: jax.Array
     """s, float32 `[*outputs]`."""
 
+    @property
+    def like(self):
+        return jax.ShapeDtypeStruct(as_array(self.values).shape, self.scales.dtype)
+
+    def dense(self, contracted):
+        values = dense(self.values, contracted).astype(jnp.float32)
+        return values * jnp.expand_dims(self.scales, tuple(range(len(contracted))))
+
+    def output_sizes(self, contracted):
+        return output_sizes(self.values, contracted)
+
+    def product(self, x, contract, dtype):
+        wide = jnp.promote_types(x.dtype, jnp.float32)
+        y = _product(x, self.values, contract, wide)
+        scales = gathered(self.scales, x, contract).astype(wide)
+        return (y * jnp.expand_dims(scales, tuple(range(x.ndim - contract)))).astype(dtype)
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Part:
+class Part(KernelForm):
     """A range of the outputs of a joined kernel.
 
     `linear` multiplies with the whole kernel and slices the product. The compiler computes the
@@ -92,10 +165,29 @@ class Part:
     outputs: tuple[int, ...] = field(metadata={"static": True})
     """The sizes of the output axes."""
 
+    @property
+    def like(self):
+        joined = as_array(self.joined)
+        return jax.ShapeDtypeStruct((*joined.shape[:-1], *self.outputs), joined.dtype)
+
+    def dense(self, contracted):
+        return self._of(dense(self.joined, contracted))
+
+    def output_sizes(self, contracted):
+        output_sizes(self.joined, contracted)
+        return self.outputs
+
+    def product(self, x, contract, dtype):
+        return self._of(_product(x, self.joined, contract, dtype))
+
+    def _of(self, joined):
+        part = joined[..., self.start : self.start + math.prod(self.outputs)]
+        return part.reshape(*joined.shape[:-1], *self.outputs)
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Adapted:
+class Adapted(KernelForm):
     r"""A kernel and its low-rank factors, which `linear` never multiplies together.
 
     .. math:: y = x W + \lambda\, (\mathrm{dropout}(x) A) B
@@ -117,9 +209,26 @@ class Adapted:
     dropout: float = field(default=0.0, metadata={"static": True})
     """The dropout probability of the input of A."""
 
+    @property
+    def like(self):
+        return as_array(self.base)
 
-Kernel = jax.Array | Transposed | Quantized | Part | Adapted | Rounded
-ArrayLike = jax.Array | jax.ShapeDtypeStruct
+    def dense(self, contracted):
+        return dense(self.base, contracted) + self.scale * jnp.tensordot(self.a, self.b, 1)
+
+    def output_sizes(self, contracted):
+        outputs = output_sizes(self.base, contracted)
+        inner, outer = (" ".join(map(str, side)) for side in (contracted, outputs))
+        assert_axes(lora_a=(self.a, f"{inner} R"), lora_b=(self.b, f"R {outer}"))
+        assert_floating(lora_a=self.a, lora_b=self.b)
+        return outputs
+
+    def product(self, x, contract, dtype):
+        wide = jnp.promote_types(x.dtype, jnp.float32)
+        dropped = dropout(x, self.dropout, self.key)
+        low = checkpoint_name(_contract(dropped, self.a, contract=contract, dtype=x.dtype), PRODUCT)
+        added = self.scale * _contract(low, self.b, contract=1, dtype=wide)
+        return (_product(x, self.base, contract, wide) + added).astype(dtype)
 
 
 def transposed(kernel: jax.Array, outputs: tuple[int, ...]) -> Transposed:
@@ -160,58 +269,21 @@ def dequantized(kernel: Quantized, contract: int, layers: int = 0) -> jax.Array:
 
 def as_array(kernel: Kernel) -> ArrayLike:
     """Returns an array or shape like a kernel, `[*contracted, *outputs]`, perhaps a matrix."""
-    if isinstance(kernel, Transposed):
-        num_outputs, width = kernel.matrix.shape
-        return jax.ShapeDtypeStruct((width - kernel.padding, num_outputs), kernel.matrix.dtype)
-    if isinstance(kernel, Quantized):
-        return jax.ShapeDtypeStruct(as_array(kernel.values).shape, kernel.scales.dtype)
-    if isinstance(kernel, Part):
-        joined = as_array(kernel.joined)
-        return jax.ShapeDtypeStruct((*joined.shape[:-1], *kernel.outputs), joined.dtype)
-    if isinstance(kernel, Rounded):
-        return kernel.kernel
-    return as_array(kernel.base) if isinstance(kernel, Adapted) else kernel
+    return kernel.like if isinstance(kernel, KernelForm) else kernel
 
 
 def dense(kernel: Kernel, contracted: tuple[int, ...]) -> jax.Array:
     """Returns a kernel of any form as an array `[*contracted, *outputs]`, without dropout."""
-    if isinstance(kernel, Transposed):
-        return kernel.matrix.T[: math.prod(contracted)].reshape(*contracted, *kernel.outputs)
-    if isinstance(kernel, Quantized):
-        values = dense(kernel.values, contracted).astype(jnp.float32)
-        return values * jnp.expand_dims(kernel.scales, tuple(range(len(contracted))))
-    if isinstance(kernel, Part):
-        stop = kernel.start + math.prod(kernel.outputs)
-        part = dense(kernel.joined, contracted)[..., kernel.start : stop]
-        return part.reshape(*contracted, *kernel.outputs)
-    if isinstance(kernel, Rounded):
-        return kernel.kernel
-    if isinstance(kernel, Adapted):
-        added = kernel.scale * jnp.tensordot(kernel.a, kernel.b, 1)
-        return dense(kernel.base, contracted) + added
-    return kernel
+    return kernel.dense(contracted) if isinstance(kernel, KernelForm) else kernel
 
 
-def check_kernel(kernel: Kernel, contracted: tuple[int, ...]) -> tuple[int, ...]:
+def output_sizes(kernel: Kernel | ArrayLike, contracted: tuple[int, ...]) -> tuple[int, ...]:
     """Asserts that a kernel contracts axes of the given sizes; returns those of its output axes."""
-    if isinstance(kernel, Part):
-        check_kernel(kernel.joined, contracted)
-        return kernel.outputs
-    matrix = kernel.values if isinstance(kernel, Quantized) else kernel
-    array = as_array(kernel)
-    flat = isinstance(matrix, Transposed)
-    sizes = (math.prod(contracted),) if flat else contracted
-    free = getattr(array, "ndim", 0) - len(sizes)
-    assert_axes(kernel=(array, " ".join([*map(str, sizes), *["_"] * free])))
-    assert_floating(kernel=array)
-    if flat:
-        return matrix.outputs
-    outputs = tuple(array.shape[len(sizes) :])
-    if isinstance(kernel, Adapted):
-        inner, outer = (" ".join(map(str, side)) for side in (contracted, outputs))
-        assert_axes(lora_a=(kernel.a, f"{inner} R"), lora_b=(kernel.b, f"R {outer}"))
-        assert_floating(lora_a=kernel.a, lora_b=kernel.b)
-    return outputs
+    if isinstance(kernel, KernelForm):
+        return kernel.output_sizes(contracted)
+    free = getattr(kernel, "ndim", 0) - len(contracted)
+    assert_axes(kernel=(kernel, " ".join([*map(str, contracted), *["_"] * free])))
+    return tuple(kernel.shape[len(contracted) :])
 
 
 # Checkpoint policies cannot see the products themselves, which have custom derivative rules.
@@ -258,7 +330,8 @@ def linear(
     assert_floating(x=x)
     dtype = jnp.dtype(x.dtype if dtype is None else dtype)
     check_argument("dtype", dtype, jnp.issubdtype(dtype, jnp.floating), "a floating-point dtype")
-    outputs = check_kernel(kernel, x.shape[x.ndim - contract :])
+    outputs = output_sizes(kernel, x.shape[x.ndim - contract :])
+    assert_floating(kernel=as_array(kernel))
     y = checkpoint_name(_product(x, kernel, contract, dtype), PRODUCT)
     if bias is None:
         return y
@@ -297,26 +370,8 @@ def dot(
 
 def _product(x, kernel, contract, dtype):
     """Computes `x W` for a kernel of any form."""
-    wide = jnp.promote_types(x.dtype, jnp.float32)
-    if isinstance(kernel, Transposed):
-        return _contract_transposed(x, kernel, contract).astype(dtype)
-    if isinstance(kernel, Part):
-        y = _product(x, kernel.joined, contract, dtype)
-        stop = kernel.start + math.prod(kernel.outputs)
-        return y[..., kernel.start : stop].reshape(*y.shape[:-1], *kernel.outputs)
-    if isinstance(kernel, Quantized):
-        y = _product(x, kernel.values, contract, wide)
-        scales = gathered(kernel.scales, x, contract).astype(wide)
-        return (y * jnp.expand_dims(scales, tuple(range(x.ndim - contract)))).astype(dtype)
-    if isinstance(kernel, Adapted):
-        dropped = dropout(x, kernel.dropout, kernel.key)
-        low = checkpoint_name(
-            _contract(dropped, kernel.a, contract=contract, dtype=x.dtype), PRODUCT
-        )
-        added = kernel.scale * _contract(low, kernel.b, contract=1, dtype=wide)
-        return (_product(x, kernel.base, contract, wide) + added).astype(dtype)
-    if isinstance(kernel, Rounded):
-        return product(x, kernel.kernel, contract=contract, dtype=dtype)
+    if isinstance(kernel, KernelForm):
+        return kernel.product(x, contract, dtype)
     return _contract(x, kernel, contract=contract, dtype=dtype)
 
 
@@ -328,25 +383,6 @@ def _contract_value(x, kernel, *, contract, dtype):
     last = tuple(range(x.ndim - contract, x.ndim))
     dimensions = (last, tuple(range(contract))), ((), ())
     return _dot_rows(x, kernel, dimensions, spec, dtype)
-
-
-def _contract_transposed(x, kernel, contract):
-    batch = x.shape[: x.ndim - contract]
-    rows = jnp.pad(x.reshape(math.prod(batch), -1), ((0, 0), (0, kernel.padding)))
-    if kernel.matrix.dtype == jnp.int8 and platform() == "cpu":
-        # XLA's CPU backend would first write the kernel in another dtype. Two operands in int8 it
-        # multiplies twice as fast as two in bfloat16.
-        rounded = quantized(rows, 1, layers=1)
-        y = _dot_matrix(rounded.values, kernel.matrix) * rounded.scales[:, None]
-    elif rows.shape[0] == 1 and platform() == "gpu":
-        # A single kernel reads the matrix row by row. XLA would split the product in parts, which
-        # other kernels prepare and add up.
-        wide = jnp.promote_types(x.dtype, jnp.float32)
-        matrix = kernel.matrix.astype(x.dtype).astype(wide)
-        y = jnp.sum(rows.astype(wide) * matrix, axis=1)[None]
-    else:
-        y = _dot_matrix(rows, kernel.matrix.astype(x.dtype))
-    return y.reshape(*batch, *kernel.outputs)
 
 
 def _dot_matrix(x, matrix):
