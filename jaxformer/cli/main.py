@@ -97,15 +97,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _open_streams()
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or [""]
     if name in ("-h", "--help"):
-        print(_help())
-        return 0
+        return _show(_help())
     if name == "--version":
         libraries = ", ".join(f"{each} {version(each)}" for each in ("jax", "jaxlib", "flax"))
-        print(f"jaxformer {__version__} ({libraries})")
-        return 0
+        return _show(f"jaxformer {__version__} ({libraries})")
     if name in GROUPS and (not rest or rest[0] in ("-h", "--help")):
-        print(_help(f"{name} "))
-        return 0
+        return _show(_help(f"{name} "))
     if name in GROUPS:
         name, rest = f"{name} {rest[0]}", rest[1:]
     return run(name, rest, prog=f"jaxformer {name}")
@@ -124,6 +121,15 @@ def run(name: str, arguments: Sequence[str], prog: str) -> int:
             raise missing_extra(error, prog, COMMANDS[name][1]) from error
 
     return reporting_errors(action)
+
+
+def _show(text: str) -> int:
+    """Prints a text, of which a reader such as head may take a part; returns the exit status."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def _open_streams() -> None:

@@ -172,6 +172,16 @@ def test_a_reader_who_leaves_early_is_one_sentence(tmp_path):
 
 
 @pytest.mark.more
+def test_the_list_of_commands_may_be_read_in_part():
+    command = [sys.executable, "-W", "ignore", "-m", "jaxformer", "--help"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+@pytest.mark.more
 def test_a_command_runs_with_its_output_closed(tmp_path):
     """As that of a daemon may be."""
     command = [sys.executable, "-W", "ignore", "-m", "jaxformer", "zoo", "gpt2"]
