@@ -1,5 +1,7 @@
 """Kernels in int8 and with low-rank factors: products, precision, gradients."""
 
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,11 +13,13 @@ from jaxprs import equations
 from jaxformer.functional import linear
 from jaxformer.functional.linear import (
     Adapted,
+    KernelForm,
     Part,
     Quantized,
     Transposed,
     dense,
     dequantized,
+    output_sizes,
     quantized,
 )
 from jaxformer.functional.losses.cross_entropy import chunked_cross_entropy, cross_entropy
@@ -195,6 +199,27 @@ def test_shapes_that_do_not_fit():
             linear(x, kernel)
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Diagonal(KernelForm):
+    """A form of one's own."""
+
+    values: jax.Array
+
+    @property
+    def like(self):
+        return jax.ShapeDtypeStruct(self.values.shape * 2, self.values.dtype)
+
+    def dense(self, contracted):
+        return jnp.diag(self.values)
+
+    def output_sizes(self, contracted):
+        return output_sizes(self.like, contracted)
+
+    def product(self, x, contract, dtype):
+        return (x * jnp.expand_dims(self.values, range(x.ndim - 1))).astype(dtype)
+
+
 def test_dense_is_the_kernel_that_linear_multiplies_with():
     kernel, matrix = array(4, 2, 3), array(6, 4)
     forms = {
@@ -203,6 +228,7 @@ def test_dense_is_the_kernel_that_linear_multiplies_with():
         "quantized": quantized(kernel, 1),
         "part": Part(Transposed(matrix, (6,)), 1, (5,)),
         "adapted": Adapted(kernel, array(4, 2), array(2, 2, 3), None, 0.5),
+        "diagonal": Diagonal(array(4)),
     }
     for name, form in forms.items():
         rows = linear(jnp.eye(4), form)
