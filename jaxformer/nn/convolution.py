@@ -50,10 +50,7 @@ class ConvolutionalBlock(Block):
         def last(y):
             return jnp.where(real_BT1, self.convolution_norm(y + convolved), 0)
 
-        def run(i, x, key):
-            return self.sublayers[i](x, context, key)
-
-        return self._arranged(x, run, block_key, last)
+        return self._arranged(x, self._on_rows(context), block_key, last)
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class Block(nnx.Module):
         """`[B, T, D] -> [B, T, D]`; `key` is None in evaluation."""
         assert_axes(x=(x, "B T D"))
         assert_floating(x=x)
-        return self._arranged(x, lambda i, x, key: self.sublayers[i](x, context, key), key)
+        return self._arranged(x, self._on_rows(context), key)
 
     @property
     def names(self) -> list[str]:
@@ -101,6 +101,10 @@ class Block(nnx.Module):
             return y
 
         return self._arranged(x, run), caches
+
+    def _on_rows(self, context):
+        """Returns what applies the i-th sublayer to whole rows, `(i, x, key)`."""
+        return lambda i, x, key: self.sublayers[i](x, context, key)
 
     def _arranged(self, x, run, key=None, last=None):
         """Returns the arrangement of the sublayers, of which `run(i, x, key)` applies the i-th.

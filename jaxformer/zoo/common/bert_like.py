@@ -107,8 +107,12 @@ BLOCK = {
     "norms.1": "output.LayerNorm",
 }
 _CROSS_ATTENTION = projections("crossattention", "output.dense", 1, _SELF)
+# Cross-attention comes second, so what is second without it comes third.
 _BLOCK_WITH_CROSS_ATTENTION = {
-    **{own.replace("s.1", "s.2"): name for own, name in BLOCK.items()},
+    **{
+        own.replace("sublayers.1.", "sublayers.2.").replace("norms.1", "norms.2"): name
+        for own, name in BLOCK.items()
+    },
     **_CROSS_ATTENTION,
     "norms.1": "crossattention.output.LayerNorm",
 }
