@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxformer.checks import check_field
 from jaxformer.functional.arrays import assert_axes
 from jaxformer.functional.feedforward import activation
-from jaxformer.functional.masks import Mask
+from jaxformer.functional.masks import Mask, real_tokens
 from jaxformer.functional.norms import LayerNorm, Norm
 from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.schemes import Learned
@@ -30,7 +30,6 @@ from jaxformer.nn import (
     TokenEmbeddings,
     VocabularyLogits,
 )
-from jaxformer.nn.documents import real_tokens
 from jaxformer.nn.inputs import token_mask
 from jaxformer.nn.layers import normal
 from jaxformer.nn.residual import PostNorm, Residual

@@ -11,7 +11,6 @@ from jaxformer.functional.dropout import dropout, split
 from jaxformer.functional.feedforward import activation
 from jaxformer.nn.block import TransformerBlock
 from jaxformer.nn.config import TransformerConfig
-from jaxformer.nn.documents import documents_of
 from jaxformer.nn.layers import Linear, NormLayer, normal
 from jaxformer.nn.residual import PostNorm
 from jaxformer.nn.stack import Block, explained
@@ -41,7 +40,7 @@ class ConvolutionalBlock(Block):
     def __call__(self, x: jax.Array, context: Context, key: jax.Array | None) -> jax.Array:
         """`[B, T, D] -> [B, T, D]`; `key` is None in evaluation."""
         block_key, own_key = split(key, 2)
-        of_token = documents_of(context.mask, x, "first_block = ConvolutionBlock")
+        of_token = context.documents(x, "first_block = ConvolutionBlock")
         with explained(self):
             convolved = self.convolution(_neighbours(x, of_token, self.convolution.inputs[0]))
         convolved = activation(self.activation)(dropout(convolved, self.dropout, own_key))

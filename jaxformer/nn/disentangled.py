@@ -11,12 +11,12 @@ from jaxformer.errors import ConfigError
 from jaxformer.functional.arrays import per_device, spec_of
 from jaxformer.functional.attention.distances import DistanceTerms
 from jaxformer.functional.dropout import dropout
+from jaxformer.functional.masks import real_tokens
 from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.distances import DistanceEmbedding
 from jaxformer.io.serialization import summary
 from jaxformer.nn.attention import Attention, DotProductAttention, SelfAttention
 from jaxformer.nn.config import TransformerConfig
-from jaxformer.nn.documents import real_tokens
 from jaxformer.nn.layers import Linear, normal
 
 

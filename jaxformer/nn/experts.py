@@ -15,8 +15,8 @@ from jaxformer.functional.experts.routing import ClampedSwiGLU, Router, Routes, 
 from jaxformer.functional.feedforward import ActivationName, activation
 from jaxformer.functional.linear import as_array, linear
 from jaxformer.functional.losses.terms import add_metric
+from jaxformer.functional.masks import real_tokens
 from jaxformer.nn.config import SIZE, SIZE_OR_NONE, TransformerConfig
-from jaxformer.nn.documents import real_tokens
 from jaxformer.nn.feedforward import MLP, FeedForward
 from jaxformer.nn.layers import ExpertLinear, Linear, declare, normal, value_of, values_of
 from jaxformer.nn.sublayer import Context, FeedForwardConfig, Sublayer

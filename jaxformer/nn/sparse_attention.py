@@ -23,7 +23,6 @@ from jaxformer.functional.positions.sparse import RepeatedBlock
 from jaxformer.io.serialization import summary
 from jaxformer.nn.attention import Attention, DotProductAttention, SelfAttention
 from jaxformer.nn.config import TransformerConfig
-from jaxformer.nn.documents import documents_of
 from jaxformer.nn.layers import NormLayer
 from jaxformer.nn.sublayer import Context
 
@@ -127,7 +126,7 @@ class TransientGlobalSelfAttention(SelfAttention):
         count = x.shape[1] // size
         if not count:
             return super().__call__(x, context, key)
-        segments = documents_of(context.mask, x, "self_attention = TransientGlobalAttention")
+        segments = context.documents(x, "self_attention = TransientGlobalAttention")
         sums, documents = block_sums(x, segments, size)
         positions = context.positions
         bias = self._bias(context)

@@ -6,12 +6,14 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.checks import check_types
 from jaxformer.errors import ConfigError
-from jaxformer.functional.masks import Mask
-from jaxformer.functional.positions.base import Bias, Position
+from jaxformer.functional.masks import KeyPadding, Mask, Segments, real_tokens, terms_of
+from jaxformer.functional.positions.base import Position
+from jaxformer.functional.positions.bias import Bias
 from jaxformer.functional.positions.distances import DistanceEmbedding
 from jaxformer.io.serialization import summary
 from jaxformer.nn.cache import CacheShape, Chunk
@@ -45,6 +47,31 @@ class Context:
     a cache."""
     vectors: jax.Array | None = None
     """`[R, D]`: those for distances, of a positional scheme that has them."""
+
+    def documents(self, x: jax.Array, setting: str) -> jax.Array:
+        """The document of each token of `x` `[B, T, D]`, int `[B, T]`, 0 for padding.
+
+        Args:
+            x: The tokens.
+            setting: The setting that needs the documents, for messages: "block = ...".
+
+        Returns:
+            The documents, by a mask of padding and of at most one set of documents.
+
+        Raises:
+            ConfigError: The mask has other terms, or two sets of documents.
+        """
+        terms = terms_of(self.mask)
+        sets = [term for term in terms if isinstance(term, Segments)]
+        known = all(isinstance(term, KeyPadding | Segments) for term in terms)
+        if not known or len(sets) > 1:
+            raise ConfigError(
+                f"model.{setting}: must be another with masks other than those of padding and of "
+                "one set of documents; use the default"
+            )
+        documents = sets[0].key if sets else jnp.ones(x.shape[:2], jnp.int32)
+        real = real_tokens(self.mask)
+        return documents if real is None else jnp.where(real, documents, 0)
 
 
 jax.tree_util.register_dataclass(Context, [field.name for field in fields(Context)], [])

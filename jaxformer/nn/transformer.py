@@ -11,11 +11,10 @@ from flax import nnx
 from jaxformer.checks import check_argument
 from jaxformer.functional.arrays import assert_axes, assert_integers, assert_keys, on_tokens
 from jaxformer.functional.dropout import split
-from jaxformer.functional.masks import Mask
+from jaxformer.functional.masks import Mask, real_tokens
 from jaxformer.functional.positions.base import NoPosition, Position
 from jaxformer.nn.cache import Cache, CacheShape, Chunk
 from jaxformer.nn.config import TransformerConfig
-from jaxformer.nn.documents import real_tokens
 from jaxformer.nn.inputs import InputLayer
 from jaxformer.nn.layers import Linear, normal, optional_norm
 from jaxformer.nn.stack import Block, Stack

@@ -1,6 +1,12 @@
 """Masks: which key each query may attend to."""
 
-from jaxformer.functional.masks.arrays import DenseMask, KeyPadding, PositionMask, Segments
+from jaxformer.functional.masks.arrays import (
+    DenseMask,
+    KeyPadding,
+    PositionMask,
+    Segments,
+    real_tokens,
+)
 from jaxformer.functional.masks.base import (
     All,
     AnyOf,
@@ -31,6 +37,7 @@ __all__ = [
     "Segments",
     "block_sparse",
     "causal",
+    "real_tokens",
     "sliding_window",
     "terms_of",
 ]

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxformer.checks import check_argument
 from jaxformer.functional.arrays import assert_axes, assert_integers, attended
-from jaxformer.functional.masks.base import Mask, check_distance, spec
+from jaxformer.functional.masks.base import Mask, check_distance, spec, terms_of
 
 
 def _assert_rows(query: jax.Array, key: jax.Array, lengths: Mapping[str, int] | None = None):
@@ -166,6 +166,16 @@ def dense_mask(mask: jax.Array, sizes: Mapping[str, int]) -> DenseMask:
     assert_axes(sizes, mask=(mask, axes))
     mask = mask[None] if mask.ndim == 2 else mask
     return DenseMask(attended("mask", mask[:, 0] if mask.ndim == 4 else mask))
+
+
+def real_tokens(mask: Mask) -> jax.Array | None:
+    """Returns the tokens that a mask does not make padding, bool `[B or 1, T]`, or None for all."""
+    real = None
+    for term in terms_of(mask):
+        if isinstance(term, KeyPadding | Segments):
+            own = term.valid if isinstance(term, KeyPadding) else term.key > 0
+            real = own if real is None else real & own
+    return real
 
 
 def _extent(used: jax.Array) -> tuple[jax.Array, jax.Array]:
