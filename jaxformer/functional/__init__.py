@@ -86,7 +86,8 @@ from jaxformer.functional.positions.analysis import (
     score_terms,
     step_sizes,
 )
-from jaxformer.functional.positions.base import Bias, NoPosition, Position
+from jaxformer.functional.positions.base import NoPosition, Position
+from jaxformer.functional.positions.bias import Bias
 from jaxformer.functional.positions.distances import DistanceEmbedding, log_bucket
 from jaxformer.functional.positions.fixed_table import SinusoidalTable
 from jaxformer.functional.positions.patch_bias import PatchBias, patch_bias

@@ -23,7 +23,8 @@ from jaxformer.functional.attention.api import attention
 from jaxformer.functional.attention.distances import DistanceTerms
 from jaxformer.functional.masks import Band, Mask, PositionMask
 from jaxformer.functional.norms import Norm
-from jaxformer.functional.positions.base import Bias, NoPosition, Position
+from jaxformer.functional.positions.base import NoPosition, Position
+from jaxformer.functional.positions.bias import Bias
 from jaxformer.nn.cache import CacheShape, EncoderCache, KeyValueCache
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.layers import Linear, head_norm, normal, parameter, value_of

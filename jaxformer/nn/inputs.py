@@ -18,7 +18,8 @@ from jaxformer.functional.arrays import (
 from jaxformer.functional.dropout import dropout
 from jaxformer.functional.linear import lookup
 from jaxformer.functional.masks import Mask, Segments
-from jaxformer.functional.positions.base import Bias, Position
+from jaxformer.functional.positions.base import Position
+from jaxformer.functional.positions.bias import Bias
 from jaxformer.nn.config import TransformerConfig
 from jaxformer.nn.layers import Linear, normal, optional_norm, parameter, value_of
 

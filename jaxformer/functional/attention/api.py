@@ -19,11 +19,11 @@ from jaxformer.functional.arrays import (
 from jaxformer.functional.attention import blockwise, reference, ring
 from jaxformer.functional.attention.devices import in_mesh, in_order, zigzag
 from jaxformer.functional.attention.distances import DistanceTerms
-from jaxformer.functional.attention.reference import AttentionBias, Request
+from jaxformer.functional.attention.reference import Request
 from jaxformer.functional.dropout import Dropout
 from jaxformer.functional.masks import Mask
 from jaxformer.functional.masks.arrays import dense_mask
-from jaxformer.functional.positions.base import Bias
+from jaxformer.functional.positions.bias import Bias, DenseBias
 
 Implementation = Literal["auto", "reference", "blockwise", "ring", "cudnn", "splash"]
 
@@ -37,7 +37,7 @@ def attention(
     value: jax.Array,
     *,
     mask: Mask | jax.Array | None = None,
-    bias: AttentionBias | None = None,
+    bias: Bias | jax.Array | None = None,
     distances: DistanceTerms | None = None,
     scale: float | None = None,
     softcap: float | None = None,
@@ -111,6 +111,7 @@ def attention(
         values = _materialised(bias) if isinstance(bias, Bias) else bias
         assert_axes(sizes, bias=(values, "B/1 N/1 T S"))
         assert_floating(bias=values)
+        bias = bias if isinstance(bias, Bias) else DenseBias(bias)
     if distances is not None:
         known = isinstance(distances, DistanceTerms)
         check_argument("distances", distances, known, "a DistanceTerms, or None")

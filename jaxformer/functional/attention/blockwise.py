@@ -22,11 +22,10 @@ import jax.numpy as jnp
 
 from jaxformer.functional.activations import saveable
 from jaxformer.functional.attention import reference
-from jaxformer.functional.attention.reference import LOWEST, Request, bias_block, bias_values
+from jaxformer.functional.attention.reference import LOWEST, Request
 from jaxformer.functional.derivatives import differentiable, pulled, pushed, reversed_by
 from jaxformer.functional.linear import dot
 from jaxformer.functional.masks import KeyPadding
-from jaxformer.functional.positions.base import Bias
 
 
 class Blocks(NamedTuple):
@@ -82,7 +81,7 @@ class Tile:
             logits = request.softcap * bounded
             slope = slope * (1.0 - bounded**2)
         if request.bias is not None:
-            bias_BNQS = bias_values(bias_block(request.bias, *self.window(key_start)))
+            bias_BNQS = request.bias.block(*self.window(key_start)).values()
             logits = logits + _grouped(bias_BNQS, key.shape[1]).astype(logits.dtype)
         allowed_BQS = request.mask.block(*self.window(key_start)).values(*self.blocks)
         return logits, allowed_BQS[:, None, None], slope
@@ -119,20 +118,13 @@ class Tile:
 
     def add_bias_gradient(self, total, of_logits: jax.Array, key_start):
         """Adds this block's contribution to the gradient of the bias."""
-        bias = self.request.bias
         if total is None:
             return None
         batch, kv_heads, groups, *pairs = of_logits.shape
         of_values = of_logits.reshape(batch, kv_heads * groups, *pairs)
-        if isinstance(bias, Bias):
-            block = bias.block(*self.window(key_start))
-            values, pull = jax.vjp(lambda heads: replace(block, heads=heads).values(), bias.heads)
-            of_heads = pull(_summed_to(of_values, values.shape).astype(values.dtype))[0]
-            return total + of_heads.astype(total.dtype)
-        start = (0, 0, self.query_start, key_start)
-        update = _summed_to(of_values, (*bias.shape[:2], *pairs))
-        current = jax.lax.dynamic_slice(total, start, update.shape)
-        return jax.lax.dynamic_update_slice(total, current + update, start)
+        bias, window = self.request.bias, self.window(key_start)
+        shape = jax.eval_shape(lambda: bias.block(*window).values()).shape
+        return bias.add_gradient(total, _summed_to(of_values, shape), *window)
 
 
 def _summed_to(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -250,23 +242,14 @@ class Layout(NamedTuple):
 
     def padded(self, request: Request) -> Request:
         """Returns the request of the padded queries and keys."""
-        query_padding, key_padding = self.paddings
-        mask, bias = request.mask.padded(*self.paddings), request.bias
-        if key_padding:
+        mask = request.mask.padded(*self.paddings)
+        if key_padding := self.paddings[1]:
             real = jnp.arange(self.key_length + key_padding)[None, :] < self.key_length
             mask = mask & KeyPadding(real)
-        if isinstance(bias, Bias):
-            of_queries, of_keys = (partial(_pad, axis=1, padding=n) for n in self.paddings)
-            bias = replace(
-                bias,
-                query_positions=jax.tree.map(of_queries, bias.query_positions),
-                key_positions=jax.tree.map(of_keys, bias.key_positions),
-            )
-        elif bias is not None:
-            bias = _pad(_pad(bias, 2, query_padding), 3, key_padding)
-        vectors = request.distances
-        if vectors is not None:
-            vectors = vectors.padded(*self.paddings)
+        bias, vectors = (
+            None if part is None else part.padded(*self.paddings)
+            for part in (request.bias, request.distances)
+        )
         return replace(request, mask=mask, bias=bias, distances=vectors)
 
 
@@ -458,9 +441,7 @@ def gradients_by(plain: Callable, fast: Callable, residuals: tuple, cotangent) -
         *inputs, request, trained_bias, _, _ = residuals
 
         def output(query, key, value, trained, vectors, sinks):
-            bias = request.bias
-            if trained is not None:
-                bias = replace(bias, heads=trained) if isinstance(bias, Bias) else trained
+            bias = request.bias if trained is None else replace(request.bias, heads=trained)
             asked = replace(request, bias=bias, distances=vectors, sinks=sinks)
             return plain(query, key, value, asked)
 
@@ -470,16 +451,12 @@ def gradients_by(plain: Callable, fast: Callable, residuals: tuple, cotangent) -
     found = reversed_by(by_plain, fast)(residuals, cotangent)
     *of_inputs, of_bias, of_distances, of_sinks = found
     request = residuals[3]
-    if isinstance(request.bias, Bias):
-        of_bias = replace(request.bias, heads=of_bias, query_positions=None, key_positions=None)
+    if request.bias is not None:
+        of_bias = replace(jax.tree.map(lambda _: None, request.bias), heads=of_bias)
     rest = {"mask": None, "dropout": None, "distances": of_distances, "sinks": of_sinks}
     return *of_inputs, replace(request, bias=of_bias, **rest)
 
 
 def trained_array(request: Request, moves: Request) -> jax.Array | None:
     """Returns the array of a bias if it has a tangent, which ALiBi's slopes do not have."""
-
-    def array_of(request):
-        return request.bias.heads if isinstance(request.bias, Bias) else request.bias
-
-    return array_of(request) if array_of(moves) else None
+    return request.bias.heads if request.bias is not None and moves.bias.heads else None

@@ -9,7 +9,6 @@ from jax.sharding import PartitionSpec
 
 from jaxformer.functional.arrays import mesh_axes, place, spec_of
 from jaxformer.functional.attention.reference import Request
-from jaxformer.functional.positions.base import Bias
 
 
 def exchange(attend, query, key, value, request, time):
@@ -121,7 +120,7 @@ def in_mesh(attend, query, key, value, request, parts=in_order, turns=None):
     of_query = PartitionSpec(batch, time, heads, None)
     of_key = PartitionSpec(batch, key_time, heads if key.shape[2] > 1 else None, None)
     own_heads = (*mesh_axes(heads), *mesh_axes(time)) if exchanges else heads
-    of_request = _partition_specs(request, query.shape[0], query.shape[2], batch, own_heads)
+    of_request = _partition_specs(request, query.shape[0], batch, own_heads)
     in_specs = (of_query, of_key, of_key, of_request)
     arguments = jax.tree.map(place, (query, key, value, request), in_specs)
 
@@ -141,30 +140,25 @@ def in_mesh(attend, query, key, value, request, parts=in_order, turns=None):
     return on_each(*arguments)
 
 
-def _partition_specs(request: Request, batch_size: int, num_heads: int, batch, heads) -> Request:
+def _partition_specs(request: Request, batch_size: int, batch, heads) -> Request:
     """Returns the partition specs of a request's arrays, from those of the batch and head axes."""
 
-    def of(x, head_axis=None):
+    def rows(x):
         entries = [None] * jnp.ndim(x)
-        if entries and x.shape[0] == batch_size and head_axis != 0:
+        if entries and x.shape[0] == batch_size:
             entries[0] = batch
-        if head_axis is not None and x.shape[head_axis] == num_heads:
-            entries[head_axis] = heads
         return PartitionSpec(*entries)
 
     bias = request.bias
     dropout = request.dropout
     distances = request.distances
-    if isinstance(bias, Bias):
-        rows = jax.tree.map(of, replace(bias, heads=()))
-        bias = replace(rows, heads=PartitionSpec(*[None] * (bias.heads.ndim - 1), heads))
-    elif bias is not None:
-        bias = of(bias, head_axis=1)
+    if bias is not None:
+        bias = bias.partition_specs(rows, heads)
     if dropout is not None:
         own = {"rows": PartitionSpec(batch), "heads": PartitionSpec(heads)}
         dropout = replace(jax.tree.map(lambda _: PartitionSpec(), dropout), **own)
     if distances is not None:
         distances = distances.partition_specs(heads)
-    mask = jax.tree.map(of, request.mask)
+    mask = jax.tree.map(rows, request.mask)
     sinks = None if request.sinks is None else PartitionSpec(heads)
     return replace(request, mask=mask, bias=bias, dropout=dropout, distances=distances, sinks=sinks)

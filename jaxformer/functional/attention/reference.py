@@ -13,9 +13,7 @@ from jaxformer.functional.attention.distances import DistanceTerms
 from jaxformer.functional.dropout import Dropout
 from jaxformer.functional.linear import dot_groups
 from jaxformer.functional.masks import Mask
-from jaxformer.functional.positions.base import Bias
-
-AttentionBias = jax.Array | Bias
+from jaxformer.functional.positions.bias import Bias, DenseBias
 
 # The logit of a head's sink if it has none: it is negligible next to any key, and lets a query
 # without keys have zeros. Finite, so that the difference of two of them is 0 instead of NaN.
@@ -32,7 +30,7 @@ class Request:
     """Mask, bias, dropout, scale, soft-cap, distances and sinks of one call of attention."""
 
     mask: Mask
-    bias: AttentionBias | None
+    bias: Bias | DenseBias | None
     dropout: Dropout | None
     scale: float
     softcap: float | None
@@ -46,25 +44,10 @@ class Request:
         return replace(
             self,
             mask=self.mask.block(*window),
-            bias=None if bias is None else bias_block(bias, *window),
+            bias=None if bias is None else bias.block(*window),
             dropout=None if dropout is None else dropout.from_pair(query_start, key_start),
             distances=None if distances is None else distances.block(*window),
         )
-
-
-def bias_block(
-    bias: AttentionBias, query_start, query_size: int, key_start, key_size: int
-) -> AttentionBias:
-    """Returns the bias of a window of queries and keys, see `Bias.block`."""
-    if isinstance(bias, Bias):
-        return bias.block(query_start, query_size, key_start, key_size)
-    rows = jax.lax.dynamic_slice_in_dim(bias, query_start, query_size, axis=2)
-    return jax.lax.dynamic_slice_in_dim(rows, key_start, key_size, axis=3)
-
-
-def bias_values(bias: AttentionBias) -> jax.Array:
-    """Returns the values of a bias, `[B or 1, N or 1, T, S]`."""
-    return bias.values() if isinstance(bias, Bias) else bias
 
 
 def attend(query: jax.Array, key: jax.Array, value: jax.Array, request: Request) -> jax.Array:
@@ -115,7 +98,7 @@ def _logits(query, key, request: Request) -> jax.Array:
     if request.softcap is not None:
         logits_BNTS = request.softcap * jnp.tanh(logits_BNTS / request.softcap)
     if request.bias is not None:
-        logits_BNTS = logits_BNTS + bias_values(request.bias).astype(accumulator)
+        logits_BNTS = logits_BNTS + request.bias.values().astype(accumulator)
     return logits_BNTS
 
 

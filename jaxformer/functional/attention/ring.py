@@ -28,13 +28,13 @@ from jaxformer.functional.attention.blockwise import (
 from jaxformer.functional.attention.devices import dealt, returned, starts_of
 from jaxformer.functional.attention.reference import LOWEST, Request
 from jaxformer.functional.derivatives import differentiable, pushed, reversed_by
-from jaxformer.functional.positions.base import Bias
+from jaxformer.functional.positions.bias import DenseBias
 
 
 def unsupported(query, key, value, request: Request) -> str | None:
     """Returns why keys cannot go around for a request, or None."""
     del query, key, value
-    if request.bias is not None and not isinstance(request.bias, Bias):
+    if isinstance(request.bias, DenseBias):
         return "it does not support a bias in an array"
     if request.distances is not None:
         return "it does not support distances"

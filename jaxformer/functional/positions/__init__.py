@@ -1,6 +1,7 @@
 """Positional schemes, and the functions they are made of."""
 
-from jaxformer.functional.positions.base import Bias, NoPosition, Position
+from jaxformer.functional.positions.base import NoPosition, Position
+from jaxformer.functional.positions.bias import Bias
 from jaxformer.functional.positions.distances import DistanceEmbedding
 from jaxformer.functional.positions.patch_bias import PatchBias
 from jaxformer.functional.positions.patch_rope import RoPE2D

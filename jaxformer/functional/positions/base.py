@@ -6,81 +6,16 @@ scheme does not override are identities inherited from `Position`. The schemes a
 """
 
 import abc
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from jaxformer.checks import check_types
 from jaxformer.errors import ArgumentError, ConfigError
-from jaxformer.functional.arrays import check_result
 from jaxformer.functional.norms import Norm
-
-
-class Scores(Protocol):
-    """The interface of schemes that turn positions into an additive bias: ALiBi, T5's buckets."""
-
-    def score(
-        self, heads: jax.Array, query_positions: jax.Array, key_positions: jax.Array
-    ) -> jax.Array:
-        """Returns the bias of every pair, [B or 1, N, T, S] float32."""
-        ...
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Bias:
-    """A lazy additive attention bias, `score(q, k)` per head.
-
-    Attributes:
-        heads: [..., N] per-head values (slopes, or a learned table); the last axis is the heads,
-            which may be sharded. Gradients flow to it.
-        query_positions: [B or 1, T] integer positions, or a tree of such arrays.
-        key_positions: [B or 1, S] integer positions, or a tree of such arrays.
-        scheme: The scheme whose `score` turns these into numbers.
-    """
-
-    heads: jax.Array
-    query_positions: jax.Array
-    key_positions: jax.Array
-    scheme: Scores = field(metadata={"static": True})
-
-    def values(self) -> jax.Array:
-        """Materializes the bias, [B or 1, N, T, S] float32."""
-        bias = self.scheme.score(self.heads, self.query_positions, self.key_positions)
-        sides = self.query_positions, self.key_positions
-        lengths = [jax.tree.leaves(side)[0].shape[1] for side in sides]
-        rows = bias.shape[:1] if getattr(bias, "ndim", 0) == 4 else (1,)
-        shape = (*rows, self.heads.shape[-1], *lengths)
-        check_result(self.scheme, bias, jax.ShapeDtypeStruct(shape, jnp.float32))
-        return bias
-
-    def block(
-        self,
-        query_start: jax.Array | int,
-        query_size: int,
-        key_start: jax.Array | int,
-        key_size: int,
-    ) -> "Bias":
-        """Returns the bias of a window of queries and keys, for blockwise attention.
-
-        Args:
-            query_start: Index (not position) of the first query; may be traced.
-            query_size: Number of queries.
-            key_start: Index of the first key; may be traced.
-            key_size: Number of keys.
-
-        Returns:
-            A Bias whose `values()` is [B or 1, N, query_size, key_size].
-        """
-
-        def window(start, size):
-            return lambda x: jax.lax.dynamic_slice_in_dim(x, start, size, axis=1)
-
-        queries = jax.tree.map(window(query_start, query_size), self.query_positions)
-        keys = jax.tree.map(window(key_start, key_size), self.key_positions)
-        return Bias(self.heads, queries, keys, self.scheme)
+from jaxformer.functional.positions.bias import Bias
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from jaxformer.functional.arrays import (
     static_pair,
 )
 from jaxformer.functional.patches import resize_offsets
-from jaxformer.functional.positions.base import Bias
+from jaxformer.functional.positions.bias import Bias
 from jaxformer.functional.positions.schemes import OnGrid
 
 _OF_PREFIX = 3

@@ -27,7 +27,8 @@ from jaxformer.functional.positions.absolute import (
     sinusoidal_code,
     sinusoidal_grid_code,
 )
-from jaxformer.functional.positions.base import Bias, Position
+from jaxformer.functional.positions.base import Position
+from jaxformer.functional.positions.bias import Bias
 from jaxformer.functional.positions.relative import (
     alibi_bias,
     alibi_slopes,

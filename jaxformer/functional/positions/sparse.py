@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.checks import check_field
-from jaxformer.functional.positions.base import Bias
+from jaxformer.functional.positions.bias import Bias
 from jaxformer.functional.positions.relative import t5_bias
 from jaxformer.functional.positions.schemes import T5Bias
 
