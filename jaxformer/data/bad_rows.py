@@ -10,7 +10,7 @@ from jaxformer.errors import DataError
 
 OnBadRow = Literal["stop", "skip"]
 MOST_SKIPPED = 0.05
-"""The largest share of rows that may be left out; with more, the file is probably a wrong one."""
+"""The largest share of rows that may be left out; with more, the file is probably the wrong one."""
 
 _SHOWN = 3
 _ADVICE = f"or leave such rows out, {MOST_SKIPPED:.0%} of them at most, with --data.on-bad-row skip"
@@ -60,7 +60,7 @@ def read_rows(
     records: Callable[[Malformed], Iterable[Any]] | None = None,
     rows_are: str = "rows",
 ) -> list[Row]:
-    """Returns the rows of a table, or of what `records` yields."""
+    """Returns the rows of a table, or those that `records` yields."""
     bad = BadRows(on_bad_row)
     rows = []
     total = 0

@@ -23,7 +23,7 @@ class Datasets:
     """The training and validation sides of the data, and the tokenizer if there is one."""
 
     train: Dataset | None
-    """None if only the validation side was asked for."""
+    """None if only the validation side was requested."""
     validation: Dataset
     tokenizer: Tokenizer | None = None
     tokens_per_byte: float | None = None
@@ -56,7 +56,7 @@ class Data(abc.ABC):
     """The head that the data train: "language_model", "masked_language_model",
     "classification", "multi_label", "regression", "multiple_choice", "token_classification",
     "span", "masked_pixels", "ctc", "quantized_frames" or "contrastive". A subclass whose fields
-    decide it defines a property. A model from a checkpoint gets this head."""
+    determine it defines a property. A model from a checkpoint gets this head."""
 
     has_text: ClassVar[bool] = True
     """Whether a row has a text, as ids."""
@@ -250,9 +250,9 @@ class Data(abc.ABC):
         name: str,
         cut: Mapping[int, ExampleSource] = MappingProxyType({}),
     ) -> Dataset:
-        """Returns the batches of some examples; those of training grow with the ramp.
+        """Returns the batches of some examples; training batches grow with the ramp.
 
-        Rows of training that can be padded to any length are in batches of similar length.
+        Training rows that can be padded to any length are batched by similar length.
 
         Args:
             examples: One side of the data.

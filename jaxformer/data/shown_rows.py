@@ -111,7 +111,7 @@ class RowReader:
         return {name: np.asarray(x) for name, x in row.items() if np.shape(x) not in shapes}
 
     def format_value(self, name: str, value: np.ndarray, row: Batch) -> str:
-        """Formats an array that has no value for each token."""
+        """Formats an array without a value for each token."""
         labels = self.labels if name in ("label", "labels") else ()
         if value.ndim == 0:
             number = value.item()

@@ -64,7 +64,7 @@ def train_validation_split(
 
 
 class _Start(NamedTuple):
-    """What is known from the first documents."""
+    """The first documents, read to choose the sides."""
 
     names: Sequence[str] = ()
     is_all: bool = False

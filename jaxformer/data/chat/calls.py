@@ -52,7 +52,7 @@ def writes_tools(template: ChatTemplate) -> bool:
     tools = [{"type": "function", "function": schema}]
     requests = [RenderRequest(chat, True) for chat in (asked, asked._replace(tools=tools))]
     without, having = template.attempt_batch(requests)
-    # It may refuse an example that lacks something it looks for in a tool.
+    # It may refuse an example that lacks a field it reads from a tool.
     return isinstance(without, DataError) or without != having
 
 

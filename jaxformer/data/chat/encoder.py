@@ -115,7 +115,7 @@ class ChatEncoder:
     def _closing(self) -> tuple[int, str] | None:
         """The id and the name of the token that begins a message and ends the answer before it.
 
-        Where a template has such a token, the last answer of a conversation has no end.
+        With such a template, the last answer of a conversation has no end token.
         """
         turns = [*_TURNS, {"role": "user", "content": "c"}]
         try:
@@ -207,7 +207,7 @@ class ChatEncoder:
     def _complement(
         self, chat: Conversation, text: _Tokenized, spans: Sequence[Span]
     ) -> EncodedChat:
-        """Returns a conversation of which everything except the spans is learned."""
+        """Returns a conversation in which everything except the spans is learned."""
         del chat
         answers = np.ones(len(text.tokens.tokens), np.int32)
         cuts, done = [], 0

@@ -1,4 +1,4 @@
-"""Tokenised conversations as rows of a batch: packed, or one per row; and those too long for it."""
+"""Tokenised conversations as rows of a batch: packed, or one per row."""
 
 import abc
 from collections.abc import Sequence

@@ -42,10 +42,10 @@ class ProtectedTokenizer:
     """A tokenizer that distinguishes a template's special tokens from the same text in a message.
 
     The names of special tokens in messages get another first character before the chat is
-    rendered. In the text, what the tokenizer then takes for a special token was written by the
-    template. A copy of the tokenizer, which knows the special tokens by names that no text has,
-    encodes the text with those names in place of the template's and without the disguise. Texts
-    whose messages have no such names are encoded by the tokenizer itself.
+    rendered. Any special token that the tokenizer then finds in the text was written by the
+    template. A copy of the tokenizer, whose special tokens have names that occur in no text,
+    encodes the text with these names in place of the template's and without the disguise. Texts
+    whose messages do not name special tokens are encoded by the tokenizer itself.
     """
 
     def __init__(self, tokenizer: Tokenizer):

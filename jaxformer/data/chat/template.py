@@ -76,7 +76,7 @@ class Rendered(NamedTuple):
     spans: tuple[tuple[int, int], ...]
     """The (start, end) of each `{% generation %}` block in the text, in characters."""
     prefixes: tuple[int | None, ...]
-    """The length of each prefix that was asked for; None if the text does not begin with it."""
+    """The length of each requested prefix; None if the text does not begin with it."""
     tails: tuple[str | None, ...] = ()
     """The end of each prefix from its last mark on, if there are marks; None if it is refused."""
 

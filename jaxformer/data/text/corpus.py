@@ -59,8 +59,8 @@ class CorpusOptions:
     """The number of processes that tokenise more than a few megabytes; None: one per CPU core."""
 
     cache_dir: str | None = None
-    """A folder in which runs share their tokens, perhaps gs:// or s3://; None keeps them in the
-    run's folder."""
+    """A folder in which runs share their tokens, which may be gs:// or s3://; None keeps them in
+    the run's folder."""
 
     def __post_init__(self):
         check_types(self, "data.corpus")

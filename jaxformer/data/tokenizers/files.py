@@ -131,7 +131,7 @@ def _read_alone(file: Path, reason: UnreadableTokenizerError | None = None) -> T
     file = ordinary_file(file)
     if file.name in (_VOCABULARY, _WORDS, SETTINGS):
         raise reason or DataError(
-            f"{file}: must have config.json or tokenizer_config.json beside it, which name the "
+            f"{file}: must have config.json or tokenizer_config.json next to it, which name the "
             "class of transformers"
         )
     if file.suffix == ".json":

@@ -26,7 +26,7 @@ class PreferenceData(ConversationData[PreferenceRow]):
     longest_row: ClassVar[int] = 1024
 
     train: str = "preferences.jsonl"
-    """The training table: .jsonl, .parquet or another that holds messages or texts."""
+    """The training table: .jsonl, .parquet or another table of messages or texts."""
 
     columns: Preference = Preference()
     """The names of the columns."""
