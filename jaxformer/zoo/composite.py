@@ -228,7 +228,7 @@ def _bind(
 
 
 def _refuse(*_: Any) -> Any:
-    """Stands for what only a bound format can do, because it needs the parts."""
+    """Raises ConfigError: only a bound format has the systems of both parts."""
     raise ConfigError("the tensors cannot be named without the systems of both parts")
 
 

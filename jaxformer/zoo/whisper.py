@@ -1,4 +1,4 @@
-"""Whisper: an encoder over log-mel spectrograms, and a decoder that writes what is said."""
+"""Whisper: an encoder over log-mel spectrograms, and a decoder that writes the transcript."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -84,7 +84,7 @@ _CARDS = "Radford et al., 2022, https://arxiv.org/abs/2212.04356; the files of o
 _TABLE = "Radford et al., 2022, table 1, https://arxiv.org/abs/2212.04356"
 _RELEASES = "https://github.com/openai/whisper/blob/main/README.md; the released checkpoints"
 
-# Table 1 has 39M, 74M, 244M and 769M for the smaller models, more than their files hold.
+# Table 1 has 39M, 74M, 244M and 769M for the smaller models, more than their files contain.
 SYSTEMS = (
     System("whisper-tiny", whisper(4, 384, 6), "37.8M", _CARDS, "whisper.py:tiny"),
     System("whisper-base", whisper(6, 512, 8), "72.6M", _CARDS, "whisper.py:base"),

@@ -1,4 +1,4 @@
-"""What BART and its relatives share."""
+"""Shared parts of BART and its relatives."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace

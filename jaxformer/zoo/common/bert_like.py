@@ -1,4 +1,4 @@
-"""What BERT and its relatives share."""
+"""Shared parts of BERT and its relatives."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -190,7 +190,9 @@ def embedding_size(default: int | None) -> Computed:
 
 
 def head_copies(name: str, head: str = "cls.predictions") -> dict[str, str]:
-    """Returns the copies of others among the tensors of the head of a body, such as "bert"."""
+    """Returns the tensors of a head that are copies of others; `name` is the body's, such as
+    "bert".
+    """
     return {
         f"{head}.decoder.weight": f"{name}.embeddings.word_embeddings.weight",
         f"{head}.decoder.bias": f"{head}.bias",

@@ -1,4 +1,4 @@
-"""What ViT and its relatives share."""
+"""Shared parts of ViT and its relatives."""
 
 import re
 from collections.abc import Mapping
@@ -124,7 +124,7 @@ def names(name: str, blocks: dict[str, str] = BLOCK) -> dict[str, str]:
 STRIDE = of_head(MaskedPixels, MaskedPixelsTask.FIELDS)
 """The size of the prediction for a masked patch."""
 BACKBONE = ("drop_path_rate", "out_*", "_out_*", "reshape_hidden_states", "stage_names")
-"""Fields of config.json for training, and for models of which this is a part."""
+"""Fields of config.json for training, and for models that contain this one."""
 LAYOUTS = {
     "patch_projection.kernel": Convolution(),
     "class_token": Same(leading=2),
