@@ -64,9 +64,9 @@ class WaveformConfig(TransformerModelConfig):
     position_convolution: PositionalConvolution = PositionalConvolution()
     """The convolution that gives frames their positions."""
     span_masking: SpanMasking = SpanMasking()
-    """What is masked in training."""
+    """The masking of frames and channels in training."""
     position: Position = NoPosition()
-    """A scheme beside the positional convolution."""
+    """A scheme in addition to the positional convolution."""
     norm: Norm = LayerNorm(eps=1e-5)
     """LayerNorm or RMSNorm."""
     residual: Residual = PostNorm()
@@ -192,7 +192,7 @@ class Waveform(Model):
         uniform = lambda key, shape: jax.random.uniform(key, shape, jnp.float32)  # noqa: E731
         self.mask_vector = parameter(keys[3], (dim,), ("embed",), uniform) if masked else None
         self.frame_positions = FramePositions(keys[4], config.position_convolution, dim)
-        # Without the adapter the blocks' outputs are as wide as they are.
+        # Without the adapter, the outputs have the width of the blocks.
         self.transformer = replace(config, adapter=None).build_transformer(keys[5], dim)
         own, key = config.adapter, jax.random.fold_in(key, 1)
         self.adapter = None if own is None else FrameAdapter(key, own, dim, config.init_std)
@@ -241,8 +241,8 @@ class Waveform(Model):
         Args:
             features: `[B, T, C]`, from `features`.
             valid: bool `[B, T]`: the frames to attend to; None means all.
-            masked: bool `[B, T]`: the frames to replace with the mask vector. None: spans that are
-                drawn with the key, and none in evaluation.
+            masked: bool `[B, T]`: the frames to replace with the mask vector. None: spans drawn
+                with the key; no spans in evaluation.
             key: The dropout key; None in evaluation.
             adapted: bool `[B, T]`: the states that the adapter reads, so that padding does not
                 change the real frames; None: all, as in transformers.
@@ -307,7 +307,7 @@ class Waveform(Model):
         key: jax.Array | None = None,
         adapted: jax.Array | None = None,
     ) -> ModelOutput:
-        """Returns what the heads read, see `states`."""
+        """Returns the inputs of the heads, see `states`."""
         given = features, valid, masked, key, adapted
         hidden, layers = with_layers(self.states, self.config.heads, *given)
         layers = None if layers is None else jnp.stack(layers)

@@ -46,7 +46,7 @@ class QuantizedFrames(Head):
     width: int = 256
     """The width in which states and quantized frames are compared."""
     num_negatives: int = 100
-    """Other frames that a masked one is told from (K)."""
+    """The number of other frames that a masked one is distinguished from (K)."""
     temperature: float = 0.1
     """Divides the similarities (κ)."""
     gumbel_temperature: float = 2.0
