@@ -154,7 +154,7 @@ class Detokenizer(abc.ABC):
     """
 
     def __init__(self, tokenizer: Tokenizer):
-        """`tokenizer` turns ids into tokens and says which of them are special."""
+        """`tokenizer` turns ids into tokens and identifies special ones."""
         self._tokenizer = tokenizer
         self._special = frozenset(special_tokens_in(tokenizer).values())
 
@@ -230,7 +230,7 @@ class _OfTokens(Detokenizer):
 
 
 class _Cleaned(_OfTokens):
-    """Decodes tokens whose text is cleaned: blanks before punctuation and contractions go.
+    """Decodes tokens whose text is cleaned: blanks before punctuation and contractions are removed.
 
     The text from the last blank on is held back, since what follows may take that away. It is not
     cut there if " ' " or " n't" may begin before that blank, or another blank precedes it.

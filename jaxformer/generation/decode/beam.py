@@ -107,10 +107,11 @@ def beam_search(
     .. math:: s(y) = \frac{1}{|y|^\alpha} \sum_t \log p(y_t | y_{<t})
 
     where |y| counts the new tokens. A hypothesis of the maximum length is complete. The rules are
-    those of transformers, except that each row finishes on its own, and that a beam that cannot be
-    continued is discarded.
+    those of transformers, except that each row finishes independently, and that a beam that cannot
+    be continued is discarded.
 
-    The prompts have room for the longest text, and are in the cache but for their last tokens.
+    The prompts have room for the longest text, and all their tokens except the last are in the
+    cache.
 
     References:
         Graves, Sequence transduction with recurrent neural networks (arXiv:1211.3711). Wu et al.,

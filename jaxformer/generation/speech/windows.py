@@ -29,7 +29,7 @@ from jaxformer.pretrained.model import Pretrained
 
 _T = TypeVar("_T")
 _WARM = 0.5
-"""A text that was sampled at this temperature or above is not told to the next window."""
+"""A text sampled at this temperature or above does not precede the next window's."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Thresholds:
     """
 
     compression_ratio: float | None
-    """Above it a text repeats itself."""
+    """Above this ratio, a text counts as repetitive."""
     log_probability: float | None
-    """Below this mean over the tokens a text is unlikely."""
+    """Below this mean over its tokens, a text counts as unlikely."""
     no_speech: float | None
     """An unlikely text is left out if nobody speaks with a probability above this."""
 
@@ -73,7 +73,7 @@ class Written(NamedTuple):
     decoded: Decoded
     segments: list[Segment]
     times: np.ndarray | None
-    """When each token begins, in seconds from the start of the row; None: it was not asked for."""
+    """When each token begins, in seconds from the start of the row; None: not requested."""
 
 
 @dataclass
@@ -88,7 +88,7 @@ class Row:
     prefix: list[int] = field(default_factory=list)
     """The first tokens of each window; empty before the first."""
     told: bool = True
-    """Whether the next window may be told the text so far."""
+    """Whether the text so far may precede the next window's."""
     segments: list[Segment] = field(default_factory=list)
 
     @property
@@ -108,14 +108,14 @@ class Transcriber:
     thresholds: Thresholds
     conditions: bool
     prompt: tuple[int, ...] = ()
-    """What stands before the text of the first window, and before each that is told no other."""
+    """The tokens before the first window's text, and before others without an earlier text."""
     batch_size: int = 1
-    """The most rows that are written at once."""
+    """The maximum number of rows that are written at once."""
 
     def __call__(
         self, stream: SoundStream, timing: Timing, progress: Progress | None
     ) -> dict[str, Any]:
-        """Returns what `transcribe` returns, with windows in the order of OpenAI."""
+        """Returns the result of `transcribe`, with windows in the order of OpenAI."""
         start = SampleReader(stream.blocks()).read(0, self.features.num_samples + 1)
         short = len(start) <= self.features.num_samples
         spectrogram = (WindowSpectrogram if short else LongSpectrogram)(
@@ -221,7 +221,7 @@ class Transcriber:
     def _judged(
         self, tokens: list[int], log_probability: float, silence: float | None, temperature: float
     ) -> Decoded:
-        """Returns a text with what the thresholds say of it."""
+        """Returns a text with its results for the thresholds."""
         limits = self.thresholds
         ratio = compression_ratio(tokens, self.pretrained.config.vocab_size)
         repeats = limits.compression_ratio is not None and ratio > limits.compression_ratio
