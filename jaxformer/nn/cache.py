@@ -205,7 +205,7 @@ class KeyValueCache:
 
     @classmethod
     def of(cls, key: jax.Array, value: jax.Array, shape: CacheShape) -> KeyValueCache:
-        """Keys `[B, S, K, H]` and values `[B, S, K, H']`, as `shape` says."""
+        """Keys `[B, S, K, H]` and values `[B, S, K, H']`, in the form of `shape`."""
         return cls._of(key.swapaxes(1, 2), value.swapaxes(1, 2), shape)
 
     @classmethod
@@ -276,7 +276,7 @@ class Cache:
 
     @property
     def can_undo(self) -> bool:
-        """Whether tokens can be undone: not those that a recurrent state has taken up."""
+        """Whether tokens can be undone; a recurrent state does not allow it."""
         caches = jax.tree.leaves(self.layers, is_leaf=lambda x: isinstance(x, KeyValueCache))
         return all(isinstance(cache, KeyValueCache) for cache in caches)
 

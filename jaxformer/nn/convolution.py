@@ -1,4 +1,4 @@
-"""A block with a convolution beside its sublayers."""
+"""A block with a convolution parallel to its sublayers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""DeBERTa's attention: to what a token is, and to how far away it is."""
+"""DeBERTa's attention, which depends on the contents of tokens and on their distances."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,8 +23,8 @@ from jaxformer.nn.layers import Linear, normal
 class AttentionWithoutPadding(Attention):
     """Attention in which padding sees all tokens alike, instead of the real ones by their scores.
 
-    Nothing but the states of padding depends on it: a classifier in transformers reads one where
-    a row begins with padding.
+    Only the states of padding depend on it; a classifier in transformers reads one if a row begins
+    with padding.
     """
 
     def attended(self, query_BTNH, key_BSKH, value_BSKH, *, mask, **options):

@@ -26,7 +26,7 @@ _TAKES = ("logits", "count")
 
 @dataclass(frozen=True, kw_only=True)
 class SharedExpert:
-    """A feed-forward layer that every token goes through, beside those it is routed to."""
+    """A feed-forward layer of every token, in addition to those it is routed to."""
 
     dim: int
     """Its hidden width."""

@@ -25,7 +25,7 @@ from jaxformer.nn.sublayer import Context, Sublayer, SublayerCache
 
 @contextlib.contextmanager
 def explained(sublayer: nnx.Module) -> Iterator[None]:
-    """Says, in a ConfigError, what to write where JAX refuses what a sublayer does to an array."""
+    """Raises ConfigError with advice where JAX cannot shard an operation of a sublayer."""
     try:
         yield
     except Exception as error:
@@ -103,13 +103,13 @@ class Block(nnx.Module):
         return self._arranged(x, run), caches
 
     def _on_rows(self, context):
-        """Returns what applies the i-th sublayer to whole rows, `(i, x, key)`."""
+        """Returns the function `(i, x, key)` that applies the i-th sublayer to whole rows."""
         return lambda i, x, key: self.sublayers[i](x, context, key)
 
     def _arranged(self, x, run, key=None, last=None):
         """Returns the arrangement of the sublayers, of which `run(i, x, key)` applies the i-th.
 
-        `last` maps what the last norm returns.
+        `last` maps the output of the last norm.
         """
         names, keys = self.names, split(key, len(self.sublayers))
         # The stream is named after what it comes from: mid, mid_cross, post.
@@ -283,7 +283,7 @@ def _name_layers(block: nnx.Module):
 
 
 def rematerialised(function: Callable, remat: Remat) -> Callable:
-    """`function` with its backward pass as `remat` says; the values and gradients are the same."""
+    """`function` with the backward pass of `remat`; the values and gradients are the same."""
     if remat == "none":
         return function
     return jax.checkpoint(function, policy=_policy(remat))
