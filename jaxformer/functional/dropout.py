@@ -95,7 +95,7 @@ def split(key: jax.Array | None, count: int) -> list[jax.Array | None]:
 )
 @dataclass(frozen=True)
 class Dropout:
-    """The dropout of pairs: a function of the key and the global (b, n, t, s) index alone.
+    """The dropout of pairs: a function only of the key and the global (b, n, t, s) index.
 
     All implementations therefore drop the same pairs, in both passes and under any sharding.
     """

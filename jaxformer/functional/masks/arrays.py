@@ -33,7 +33,7 @@ def _pad(x: jax.Array, axis: int, padding: int, value) -> jax.Array:
 
 @spec
 class KeyPadding(Mask):
-    """Only real keys: `valid` is bool `[B, S]`, False (or 0) at padding, on whichever side."""
+    """Only real keys: `valid` is bool `[B, S]`, False (or 0) at padding, on either side."""
 
     valid: jax.Array
 
