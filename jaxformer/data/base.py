@@ -1,4 +1,4 @@
-"""`Data`, the base class of every kind of training data, and what it prepares."""
+"""`Data`, the base class of every kind of training data, and the data sets that it prepares."""
 
 import abc
 import os
@@ -84,8 +84,7 @@ class Data(abc.ABC):
     """The number of sequences in a row of a batch: two for a pair of answers."""
 
     preference: ClassVar[str | None] = None
-    """The preference loss that reads the data, "DPO" or "KTO"; None for other losses.
-    """
+    """The preference loss that reads the data, "DPO" or "KTO"; None for other losses."""
 
     takes_lengths: ClassVar[bool] = False
     """Whether a stage of a ramp may have shorter rows, see `data.ramp`."""
@@ -198,7 +197,7 @@ class Data(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, folder: str | os.PathLike) -> Datasets:
-        """Reads the data, or loads what an earlier start prepared in the folder.
+        """Reads the data, or loads the results of an earlier start from the folder.
 
         Args:
             folder: The run's folder, in which the tokenizer and prepared data are saved.
@@ -211,7 +210,7 @@ class Data(abc.ABC):
         """
 
     def prepare_validation(self, folder: str | os.PathLike) -> Datasets:
-        """Reads what an evaluation needs, with the tokenizer and the labels of the run.
+        """Reads the validation side, with the tokenizer and the labels of the run.
 
         The training data are read only if the validation rows are a share of them.
 

@@ -103,9 +103,9 @@ class Dataset:
         """Returns the batch of a training step: a pure function of the seed and the step.
 
         Row r of step s is number n = s * batch_size + r of an endless order, see
-        `ExampleSource.index`. Hosts that split the rows of a batch read together exactly what one
-        host would read. In a phase that cuts rows into parts, row r is part r mod parts of row r
-        div parts of a batch of whole rows.
+        `ExampleSource.index`. Hosts that split the rows of a batch together read exactly the rows
+        that one host would. In a phase that cuts rows into parts, row r is part r mod parts of row
+        r div parts of a batch of whole rows.
 
         Args:
             step: The step, counted from 0.

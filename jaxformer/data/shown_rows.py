@@ -1,4 +1,4 @@
-"""Rows of a batch in readable form: texts, marked with what the model learns, and arrays."""
+"""Rows of a batch in readable form: texts, in which learned parts are marked, and arrays."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -50,11 +50,11 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     if rate == 0.0 or key is None:
         return x
     assert_keys(key=key)
-    kept = _kept(key, 1.0 - rate, x)
+    kept = _keep_mask(key, 1.0 - rate, x)
     return jnp.where(kept, x / (1.0 - rate), jnp.zeros((), x.dtype))
 
 
-def _kept(key: jax.Array, share: float, x: jax.Array) -> jax.Array:
+def _keep_mask(key: jax.Array, share: float, x: jax.Array) -> jax.Array:
     """Returns `jax.random.bernoulli(key, share)` for these rows among those of all replicas."""
     shape = x.shape
     if not is_manually_sharded():

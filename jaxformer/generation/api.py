@@ -75,7 +75,7 @@ def generate(
             "function", "function": {"name": ..., "description": ..., "parameters": ...}}, ... Or
             Python functions, whose annotations and docstrings transformers reads.
         **options: Fields of `GenerationConfig`: max_new_tokens, temperature, num_beams, ... Each
-            defaults to what generation_config.json recommends. Sampling options, such as
+            defaults to the recommendation of generation_config.json. Sampling options, such as
             temperature and top_p, imply do_sample.
 
     Returns:
@@ -152,8 +152,8 @@ def chat(
     Args:
         pretrained: The model, with a chat template.
         messages: {"role": ..., "content": ...}, the last one of the user or of a tool. An answer
-            that called tools is followed by what each of them answered: {"role": "tool", "name":
-            ..., "tool_call_id": ..., "content": ...}.
+            that called tools is followed by their results: {"role": "tool", "name": ...,
+            "tool_call_id": ..., "content": ...}.
         tools: The functions that the model may call, as for `generate`.
         **options: The other arguments of `generate`.
 

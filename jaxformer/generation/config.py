@@ -265,7 +265,7 @@ class GenerationConfig:
     """The number of new tokens after which end tokens become more probable, and the factor for each
     further one; None: they do not."""
     sequence_bias: tuple[tuple[tuple[int, ...], float], ...] = ()
-    """Sequences of tokens, each with what is added to the logit of its last one after the others
+    """Sequences of tokens, each with a term added to the logit of its last one after the others
     (the command line accepts one)."""
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     """Sequences of tokens that are never generated (the command line accepts one); an end token

@@ -232,8 +232,8 @@ class _OfTokens(Detokenizer):
 class _Cleaned(_OfTokens):
     """Decodes tokens whose text is cleaned: blanks before punctuation and contractions are removed.
 
-    The text from the last blank on is held back, since what follows may take that away. It is not
-    cut there if " ' " or " n't" may begin before that blank, or another blank precedes it.
+    The text from the last blank on is held back, since later tokens may remove it. It is not cut
+    there if " ' " or " n't" may begin before that blank, or another blank precedes it.
     """
 
     def __init__(self, tokenizer: Tokenizer, decoder: decoders.Decoder):

@@ -377,7 +377,7 @@ class Model(nnx.Module):
         }
 
     def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Returns the total weight of every head in `loss`, from the batch alone."""
+        """Returns the total weight of every head in `loss`, from only the batch."""
         return {name: head.loss_weight(batch) for name, head in self.heads.items()}
 
     def predictions(self, outputs: ModelOutput, batch: Batch) -> dict[str, Predictions]:

@@ -88,7 +88,7 @@ class WaveformConfig(TransformerModelConfig):
     adapter: LengthAdapter | None = None
     """Convolutions that shorten the rows behind the blocks, for a transcript or a decoder."""
     heads: tuple[Head, ...] = (CTC(vocab_size=32),)
-    """The heads on the hidden states; with an adapter CTC alone."""
+    """The heads on the hidden states; with an adapter only CTC."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -326,7 +326,7 @@ class Waveform(Model):
         return self.config.output_valid(self._real(batch))
 
     def _real(self, batch):
-        """The frames that read real samples alone, before the adapter; None: all."""
+        """The frames that read only real samples, before the adapter; None: all."""
         if "num_samples" not in batch:
             return None
         length = self.config.features.num_frames(batch["waveforms"].shape[1])

@@ -106,7 +106,7 @@ class Chunk:
     def written(self, array: jax.Array, new: jax.Array) -> jax.Array:
         """Writes the real tokens to their slots.
 
-        A row without real tokens may lose what is in the slot after those of the longest row.
+        A row without real tokens may lose the contents of the slot after those of the longest row.
 
         Args:
             array: `[B, K, C, H]`.

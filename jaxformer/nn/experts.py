@@ -107,7 +107,7 @@ class MixtureOfExperts(Sublayer):
     def _log(
         self, logits: jax.Array, routes: Routes, real: jax.Array | None, kept: jax.Array | None
     ) -> None:
-        """Adds the losses and metrics of the layer; `kept` is what its experts compute."""
+        """Adds the losses and metrics of the layer; `kept` marks the tokens that are computed."""
         probabilities = self.settings.router.probabilities(logits)
         load = expert_load(probabilities, routes.experts, real)
         for loss in self.settings.losses:

@@ -26,7 +26,7 @@ class LatentAttentionLayer(Attention):
     """Attention whose `key` projects to one rotated key `[B, S, 1, R]` that all heads share, and
     whose `value` projects to the latent `[B, S, 1, r]` that the rest of keys and values comes from.
 
-    The cache holds these two alone.
+    The cache contains only these two.
     """
 
     def __init__(

@@ -97,7 +97,7 @@ def declare(
         module: The layer.
         key: A PRNG key for the initial values.
         part: The norm, activation or router, which is called with them by name.
-        table: What its `parameters` returned.
+        table: The result of its `parameters`.
         per: Preceding axes, by name, along which the parameters differ: `{"heads": N}`.
         takes: The names of its other arguments.
 

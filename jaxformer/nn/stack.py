@@ -96,7 +96,7 @@ class Block(nnx.Module):
         caches = list(caches)
 
         def run(i, x, key):
-            # `residual` calls each branch once, with the residual stream alone.
+            # `residual` calls each branch once, with only the residual stream.
             y, caches[i] = self.sublayers[i].step(x, context, caches[i])
             return y
 

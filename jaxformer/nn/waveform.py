@@ -65,7 +65,7 @@ class ConvolutionalFeatures:
         return samples
 
     def valid_frames(self, length: int, num_samples: jax.Array) -> jax.Array:
-        """Which of `length` frames read the first `num_samples` `[B]` alone, bool `[B, T]`."""
+        """Which of `length` frames read only the first `num_samples` `[B]`, bool `[B, T]`."""
         return jnp.arange(length)[None, :] < self.num_frames(num_samples)[:, None]
 
     @property

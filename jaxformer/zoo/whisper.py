@@ -118,7 +118,7 @@ _CLASSIFIES, _CAUSAL = "WhisperForAudioClassification", "WhisperForCausalLM"
 
 
 def _read(hf_config: HFConfig) -> dict[str, Any]:
-    """Reads both sides; a classifier has the encoder alone, and a language model the decoder."""
+    """Reads both sides; a classifier has only the encoder, a language model only the decoder."""
     activation = read_activation(hf_config, "activation_function", "gelu")
     shared = {
         "model_dim": hf_config.number("d_model", 384),
@@ -159,7 +159,7 @@ def _padding_id(hf_config: HFConfig) -> int | None:
 def _build(
     encoder: dict[str, Any] | None = None, decoder: dict[str, Any] | None = None
 ) -> _Whisper:
-    """Builds both sides, or one alone: a decoder then keeps its cross-attention unused."""
+    """Builds both sides, or only one: a decoder then keeps its cross-attention unused."""
     if encoder is None:
         return _decoder(**decoder, cross_attention=None, block=UnusedCrossAttention())
     alone = SpectrogramConfig(**encoder)
@@ -167,7 +167,7 @@ def _build(
 
 
 def _write(config: _Whisper) -> dict[str, Any]:
-    """Writes both sides, or one alone."""
+    """Writes both sides, or only one."""
     parts = _parts(config)
     values = {
         f"{side}_{theirs}": getattr(part, ours)

@@ -59,7 +59,7 @@ def read_records(
         The rows, which are read lazily.
 
     Raises:
-        DataError: The file cannot be read; names the file, the line and what is wrong.
+        DataError: The file cannot be read; names the file, the line and the fault.
     """
     path = any_path(path, "path")
     options = TableOptions(header, columns, malformed)

@@ -47,7 +47,7 @@ class GlueFolder:
 
     They may be those that GLUE distributes (CoLA/train.tsv, dev.tsv, test.tsv; of MRPC also
     Microsoft's msr_paraphrase_train.txt with mrpc_dev_ids.tsv), Parquet files as on the Hugging
-    Face hub (cola/train-00000-of-00001.parquet), or what `datasets.save_to_disk` writes.
+    Face hub (cola/train-00000-of-00001.parquet), or folders that `datasets.save_to_disk` wrote.
     """
 
     root: str

@@ -104,7 +104,7 @@ def codes_of(rust: Tokenizer) -> dict[int, str]:
 def names_as_text(rust: Tokenizer) -> Tokenizer:
     """Returns a tokenizer for which the name of a special token in a text is ordinary text.
 
-    The tokenizers library can be told not to look for special tokens in a text, but a model that
+    The tokenizers library has an option not to look for special tokens in a text, but a model that
     has one among its pieces may still find it.
     """
     rust.encode_special_tokens = True

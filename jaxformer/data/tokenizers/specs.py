@@ -100,8 +100,8 @@ class TokenizerFile(TokenizerSpec):
         if not is_remote(path):
             return path
         if path.is_file():  # the files next to it name its special tokens
-            beside = staged(path.parent, lambda name: name == path.name or is_side_file(name))
-            return beside / path.name
+            folder = staged(path.parent, lambda name: name == path.name or is_side_file(name))
+            return folder / path.name
         return staged(path, is_side_file)
 
     def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:

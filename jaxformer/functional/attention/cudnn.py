@@ -108,7 +108,7 @@ def _kernels_for(query, key, request) -> tuple[jax.Array, list[Callable]]:
 
 
 def _attend_by_array(query, key, value, request):
-    """Passes what cuDNN cannot express of the mask as a boolean array."""
+    """Passes the parts of the mask that cuDNN cannot express as a boolean array."""
     lengths = query.shape[1], key.shape[1]
     known, rest = _split(request.mask, *lengths)
     given = rest.values(*lengths)[:, None]

@@ -94,7 +94,7 @@ def has_whole_rows(query: jax.Array, key: jax.Array, request: Request) -> bool:
     sizes = jax.typeof(query).sharding.mesh.shape
     time, shards = (math.prod(sizes[axis] for axis in mesh_axes(entry)) for entry in spec[1:3])
     kv_heads = key.shape[2] // shards or 1  # one head is not sharded
-    # The vectors of distances are those of each head, of which there are no copies.
+    # Each head has its own distance vectors, of which no copies are made.
     copies = request.distances is None or kv_heads % time == 0
     return copies and heads_suffice(query.shape[2] // shards, kv_heads, time)
 

@@ -76,7 +76,7 @@ def process(processors: Sequence[Processor], logits: jax.Array, history: History
 
 @dataclass(frozen=True)
 class OnLogits:
-    """Applies a function to the logits alone, such as a filter of sampling."""
+    """Applies a function of only the logits, such as a filter of sampling."""
 
     function: Callable[..., jax.Array]
     """Maps logits `[B, V]` and the arguments to logits `[B, V]`, such as `top_k_filter`."""

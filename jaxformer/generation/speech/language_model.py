@@ -102,7 +102,7 @@ class WordScorer(Scorer):
         else:
             model.ngrams.NullContextWrite(context)
         self.start = _State(0.0, context, "")
-        self._costs = lru_cache(1 << 14)(self._costs_behind)
+        self._costs = lru_cache(1 << 14)(self._costs_after)
 
     def after(self, state: _State, label: int) -> _State:
         if label != self.separator:
@@ -148,7 +148,7 @@ class WordScorer(Scorer):
             return 0.0
         return self._model.unk_score_offset * max(1.0, len(part) / _WORD_LENGTH)
 
-    def _costs_behind(self, part: str) -> np.ndarray:
+    def _costs_after(self, part: str) -> np.ndarray:
         """Returns the terms for a part of a word followed by each label."""
         return np.array([self._cost(part + letter) for letter in self._letters])
 

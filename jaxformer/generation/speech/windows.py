@@ -28,7 +28,7 @@ from jaxformer.generation.tokens import new_tokens
 from jaxformer.pretrained.model import Pretrained
 
 _T = TypeVar("_T")
-_WARM = 0.5
+_HIGH_TEMPERATURE = 0.5
 """A text sampled at this temperature or above does not precede the next window's."""
 
 
@@ -87,7 +87,7 @@ class Row:
     """The frame at which the next window begins."""
     prefix: list[int] = field(default_factory=list)
     """The first tokens of each window; empty before the first."""
-    told: bool = True
+    keeps_text: bool = True
     """Whether the text so far may precede the next window's."""
     segments: list[Segment] = field(default_factory=list)
 
@@ -147,8 +147,10 @@ class Transcriber:
             first_tokens = self.config.first_tokens(self.pretrained)(encoder_outputs)
             for row, prefix in zip(read, first_tokens.tolist(), strict=True):
                 row.prefix = prefix
-        told = [self._told(row.segments, self.conditions and row.told) for row in read]
-        prompts = [[*before, *row.prefix] for before, row in zip(told, read, strict=True)]
+        earlier = [
+            self._tokens_before(row.segments, self.conditions and row.keeps_text) for row in read
+        ]
+        prompts = [[*before, *row.prefix] for before, row in zip(earlier, read, strict=True)]
         keys = [row.number + row.position for row in read]
         texts = self._decoded(encoder_outputs, prompts, keys)
         found = []
@@ -156,7 +158,7 @@ class Transcriber:
             spectrogram, position = row.spectrogram, row.position
             frames = min(spectrogram.total - position, size)
             segments, step, times = [], frames, None
-            row.told = decoded.temperature < _WARM
+            row.keeps_text = decoded.temperature < _HIGH_TEMPERATURE
             if not decoded.skipped:
                 place = {"frames": frames, "offset": position, "seconds": second}
                 segments, step = split(decoded.tokens, self.first_timestamp, **place)
@@ -180,11 +182,11 @@ class Transcriber:
         size = min(bucket(len(rows), 1), self.batch_size)
         return [*rows, *rows[-1:] * (size - len(rows))]
 
-    def _told(self, segments: Sequence[Segment], told: bool) -> list[int]:
+    def _tokens_before(self, segments: Sequence[Segment], keeps_text: bool) -> list[int]:
         """Returns the tokens before the prefix: the prompt, and those of the segments so far."""
         tokens = self.config.tokens
         before = [] if tokens.previous is None else [tokens.previous]
-        if not (told and segments):
+        if not (keeps_text and segments):
             return [*before, *self.prompt] if self.prompt else []
         most = self.pretrained.config.decoder_position.max_length // 2 - 1
         begun = [Segment(0, 0, self.prompt)] if self.prompt else []

@@ -107,7 +107,7 @@ BLOCK = {
     "norms.1": "output.LayerNorm",
 }
 _CROSS_ATTENTION = projections("crossattention", "output.dense", 1, _SELF)
-# Cross-attention comes second, so what is second without it comes third.
+# Cross-attention is the second sublayer, so the feed-forward layer is the third.
 _BLOCK_WITH_CROSS_ATTENTION = {
     **{
         own.replace("sublayers.1.", "sublayers.2.").replace("norms.1", "norms.2"): name

@@ -35,7 +35,7 @@ ATTENTION_MODULES = {
     "attention.o_proj": "attention.output.dense",
 }
 MODULES = ATTENTION_MODULES | {"mlp.fc1": "intermediate.dense", "mlp.fc2": "output.dense"}
-"""What transformers 5 calls the modules of a layer -> their names in files."""
+"""The names of a layer's modules in transformers 5 -> their names in files."""
 
 
 def module_names(

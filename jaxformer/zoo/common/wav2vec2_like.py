@@ -136,7 +136,7 @@ def _write_norms(config: WaveformConfig) -> dict[str, Any]:
 
 
 def _read_spans(hf_config: HFConfig) -> dict[str, Any]:
-    """Reads what is masked in training."""
+    """Reads the masking of training."""
     values = {ours: hf_config.number(theirs, default) for ours, (theirs, default) in _SPANS.items()}
     rates = {name: float(values[name]) for name in values if name.endswith("probability")}
     enabled = read_flag(hf_config, "apply_spec_augment", True)

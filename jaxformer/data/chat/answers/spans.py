@@ -136,14 +136,14 @@ class MarkedText:
 
 
 class AnswerFinder:
-    """Finds what the assistant writes in conversations that a template has rendered."""
+    """Finds the assistant's text in conversations that a template has rendered."""
 
     def __init__(self, template: ChatTemplate):
         self._template = template
 
     @property
     def has_blocks(self) -> bool:
-        """Whether the template itself marks what the assistant writes."""
+        """Whether the template itself marks the assistant's text."""
         return self._template.has_generation
 
     def request(self, chat: Conversation, places: Sequence[int]) -> RenderRequest:

@@ -23,7 +23,7 @@ VOICES = (
 )  # fmt: skip
 """The voices of eSpeak NG that speak the training sentences."""
 UNSEEN_VOICE = "en-us+f3"
-"""The voice that speaks for validation alone."""
+"""The voice that speaks only for validation."""
 _SUBJECTS = (
     "the old farmer", "a young doctor", "my little sister", "the tall captain", "her best friend",
     "the quiet teacher", "a hungry dog", "the small rabbit", "our new neighbour", "the clever fox",
