@@ -255,7 +255,7 @@ class Data(abc.ABC):
 
         Args:
             examples: One side of the data.
-            name: "train" or "validation"; keeps the random choices of the two apart.
+            name: "train" or "validation"; makes the random choices of the two independent.
             cut: Number of parts -> the same rows, each cut into this many parts, for stages of
                 shorter rows.
         """

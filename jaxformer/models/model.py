@@ -279,7 +279,7 @@ class TransformerModelConfig(TransformerConfig, ModelConfig, metaclass=_AcceptsM
         self.position.validate_length(lengths["inputs"])
 
     def output_length(self, length: int | jax.Array) -> int | jax.Array:
-        """Returns the number of states behind the blocks for this many tokens of a row."""
+        """Returns the number of states after the blocks for this many tokens of a row."""
         return length
 
 

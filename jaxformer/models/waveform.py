@@ -72,7 +72,7 @@ class WaveformConfig(TransformerModelConfig):
     residual: Residual = PostNorm()
     """PostNorm (base models), or PreNorm (large models: "stable layer norm")."""
     embeddings: Embeddings = Embeddings(norm=LayerNorm(eps=1e-5))
-    """Norm, scale and dropout of the frames; the norm, in base models, is behind the positional
+    """Norm, scale and dropout of the frames; the norm, in base models, follows the positional
     convolution.
     """
     self_attention: SelfAttentionConfig = DotProductAttention(
@@ -86,7 +86,7 @@ class WaveformConfig(TransformerModelConfig):
     dropout: float = 0.1
     """Dropout rate of the embeddings and of every sublayer's output."""
     adapter: LengthAdapter | None = None
-    """Convolutions that shorten the rows behind the blocks, for a transcript or a decoder."""
+    """Convolutions that shorten the rows after the blocks, for a transcript or a decoder."""
     heads: tuple[Head, ...] = (CTC(vocab_size=32),)
     """The heads on the hidden states; with an adapter only CTC."""
 
@@ -118,7 +118,7 @@ class WaveformConfig(TransformerModelConfig):
         return self.output_length(self.features.num_frames(samples))
 
     def output_length(self, length: int | jax.Array) -> int | jax.Array:
-        """Returns the number of frames behind the adapter, which may shorten rows."""
+        """Returns the number of frames after the adapter, which may shorten rows."""
         return length if self.adapter is None else self.adapter.num_frames(length)
 
     def output_valid(self, valid: jax.Array | None) -> jax.Array | None:
@@ -236,7 +236,7 @@ class Waveform(Model):
         key: jax.Array | None = None,
         adapted: jax.Array | None = None,
     ) -> jax.Array:
-        """Returns the hidden states of frames, or the frames of the adapter behind them.
+        """Returns the hidden states of frames, or the frames of the adapter after them.
 
         Args:
             features: `[B, T, C]`, from `features`.

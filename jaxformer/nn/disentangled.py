@@ -21,7 +21,8 @@ from jaxformer.nn.layers import Linear, normal
 
 
 class AttentionWithoutPadding(Attention):
-    """Attention in which padding sees all tokens alike, instead of the real ones by their scores.
+    """Attention in which padding weighs all tokens equally, instead of the real ones by their
+    scores.
 
     Only the states of padding depend on it; a classifier in transformers reads one if a row begins
     with padding.

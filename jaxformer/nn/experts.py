@@ -153,7 +153,7 @@ class Experts(FeedForwardConfig):
     shared: SharedExpert | None = None
     """A feed-forward layer of all tokens (Qwen2-MoE, DeepSeek); None if there is none."""
     dense_layers: int = 0
-    """The first layers of each stack that have a gated MLP of width model.mlp_dim in its place
+    """The first layers of each stack that have a gated MLP of width model.mlp_dim instead
     (DeepSeek)."""
     capacity: float | None = None
     """The places of an expert for tokens of a row, in multiples of a uniform load; tokens with no
@@ -184,7 +184,7 @@ class Experts(FeedForwardConfig):
         return config.mlp_dim if self.dim is None else self.dim
 
     def used_width(self, config: TransformerConfig) -> int:
-        """The hidden units of all feed-forward layers that a token goes through."""
+        """The hidden units of all feed-forward layers that a token passes through."""
         shared = 0 if self.shared is None else self.shared.dim
         return self.per_token * self.width(config) + shared
 

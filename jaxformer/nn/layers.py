@@ -136,7 +136,7 @@ class Linear(nnx.Module):
     """A linear map between named axes: `functional.linear` with its kernel and bias.
 
     `Linear(key, {"embed": D}, {"heads": N, "head_dim": H}, normal(0.02))` maps `[..., D]` to
-    `[..., N, H]`. The kernel keeps the axes apart.
+    `[..., N, H]`. The kernel has separate axes.
     """
 
     def __init__(

@@ -106,7 +106,7 @@ class BlockSparseAttention(DotProductAttention):
 
 
 class TransientGlobalSelfAttention(SelfAttention):
-    """Attention to a window, and to tokens that stand for blocks of the row."""
+    """Attention to a window, and to tokens that summarize blocks of the row."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class TransientGlobalAttention(DotProductAttention):
     """
 
     block_size: int = 16
-    """Tokens that one global token stands for."""
+    """Tokens that one global token summarizes."""
 
     def __post_init__(self):
         super().__post_init__()

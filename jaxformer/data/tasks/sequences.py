@@ -187,7 +187,7 @@ class SequenceData(TaskData[Row]):
 
     special_tokens: SpecialTokensOf = "bert"
     """The special tokens around the texts: "bert", [CLS] a [SEP] b [SEP], or the end-of-text token
-    in their place; "tokenizer": those that the tokenizer itself adds, as in transformers.
+    instead; "tokenizer": those that the tokenizer itself adds, as in transformers.
     """
 
     @property

@@ -51,7 +51,7 @@ class CorpusOptions:
     """How documents are tokenised to disk, and where the tokens are kept."""
 
     shard_bytes: int = 1 << 28
-    """Bytes of text after which another shard begins. An interrupted build goes on after its last
+    """Bytes of text after which another shard begins. An interrupted build continues after its last
     complete shard; documents are packed within a shard.
     """
 

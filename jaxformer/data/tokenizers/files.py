@@ -202,7 +202,7 @@ class _Step(NamedTuple):
 def check_growth(tokenizer: Tokenizer, where: str) -> None:
     """Raises an error if replacements make texts long enough to fill the memory.
 
-    Each character and text that a replacement names goes through the whole chain, because later
+    Each character and text that a replacement names passes through the whole chain, because later
     steps multiply the insertions of earlier ones.
     """
     for part in ("normalizer", "decoder"):

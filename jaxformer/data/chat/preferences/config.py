@@ -18,7 +18,7 @@ class PreferenceData(ConversationData[PreferenceRow]):
 
     A row of a batch is a pair, the chosen side first: "inputs" and "targets" int32 [2, T], and
     "weights" float32 [2, T], 1 where the target is a token of the answer. A text without messages
-    is continued as it stands; messages become text by the chat template.
+    is continued unchanged; messages become text by the chat template.
     """
 
     preference: ClassVar[str] = "DPO"

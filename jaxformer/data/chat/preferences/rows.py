@@ -111,7 +111,7 @@ class PreferenceRow(NamedTuple):
 
 
 def _messages(record: Record, column: str, role: str) -> list[Message]:
-    """The messages in a column; a text is one message by `role`, and null stands for none."""
+    """The messages in a column; a text is one message by `role`, and null means none."""
     value = record.values.get(column)
     if value is None:
         return []

@@ -36,8 +36,8 @@ class UnpairedPreferenceData(ConversationData[JudgedRow]):
     """Answers, each of which is desirable or not: the data of KTO.
 
     {"prompt": ..., "completion": ..., "label": true}, as in TRL, or a conversation in any other
-    form with a label for its last answer. Texts are continued as they stand; messages become text
-    by the chat template.
+    form with a label for its last answer. Texts are continued unchanged; messages become text by
+    the chat template.
 
     A row of a batch has "inputs" and "targets" int32 [2, T], and "weights" float32 [2, T], 1 where
     the target is a token of the answer: first the answer itself, then the answer to another prompt

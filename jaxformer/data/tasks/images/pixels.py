@@ -162,7 +162,7 @@ def open_image(file: Path | EmbeddedFile, channels: int) -> Any:
     try:
         embedded = isinstance(file, EmbeddedFile)
         with Image.open(io.BytesIO(file.content) if embedded else ordinary_file(file)) as image:
-            # Cameras save their orientation apart from the pixels.
+            # Cameras save the orientation separately from the pixels.
             return ImageOps.exif_transpose(_eight_bits(image)).convert(_MODES[channels])
     except (DataError, StorageError):
         raise
