@@ -39,7 +39,7 @@ class BadRows:
         self._messages.append(str(error))
 
     def finish(self, source: object, total: int) -> None:
-        """Reports how many rows were left out, and why the first one was."""
+        """Reports the number of rows left out, and the reason for the first one."""
         if not self._messages:
             return
         count = len(self._messages)
@@ -115,7 +115,7 @@ def map_rows(
     on_bad_row: OnBadRow,
     what: str,
 ) -> tuple[list[Row], list[Result]]:
-    """Returns the rows to which a function applies, and its results; the others are bad rows."""
+    """Returns the rows for which a function succeeds, and its results; the others are bad rows."""
     bad = BadRows(on_bad_row)
     kept = list(each(function, rows, bad))
     bad.finish(what, len(rows))

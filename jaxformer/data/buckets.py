@@ -112,7 +112,7 @@ class BucketedDataset(Dataset):
         return 1 - float(read / sum(len(rows) * length for rows, length in planned))
 
     def batch(self, step: int, rows: ArrayLike | None = None) -> Batch:
-        """Returns the batch of a training step, see `Dataset.batch`; its length is a bucket's."""
+        """Returns the batch of a training step, see `Dataset.batch`, with a bucket's length."""
         epoch, place = divmod(step, self._per_epoch)
         chosen, length = self._plan(epoch)[place]
         first = self.rows_before(step)

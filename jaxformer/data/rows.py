@@ -36,7 +36,7 @@ class RowData(Data, Generic[Row]):
 
     @abc.abstractmethod
     def side_of(self, row: Row) -> Hashable:
-        """Returns a text that decides a row's side: rows with the same text stay together."""
+        """Returns a text that determines a row's side: rows with the same text stay together."""
 
     @abc.abstractmethod
     def texts(self, row: Row) -> Iterable[str]:

@@ -17,7 +17,7 @@ _RESULT = "Dry all day."
 
 
 class CallForm(NamedTuple):
-    """The form of tool calls that a template accepts; other forms that it accepts stay."""
+    """The form of tool calls that a template accepts; other accepted forms are kept."""
 
     arguments: type | None
     """dict or str if it refuses the other one; None if it accepts both, or neither."""

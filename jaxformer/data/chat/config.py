@@ -21,7 +21,7 @@ from jaxformer.data.chat.template import Conversation
 
 @dataclass(frozen=True)
 class ChatData(ConversationData[Conversation]):
-    """Conversations; the model learns the assistant's answers, and when they end.
+    """Conversations; the model learns the assistant's answers, including where they end.
 
     A row of a batch has "inputs", "targets", "segments" and "positions" int32 [T] and "weights"
     float32 [T], which are 0 outside of the answers.

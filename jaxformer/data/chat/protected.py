@@ -1,4 +1,4 @@
-"""Encodes rendered chats; special tokens count in the template, but not in messages."""
+"""Encodes rendered chats; special tokens are recognised in the template, but not in messages."""
 
 import json
 import re
@@ -116,7 +116,7 @@ class ProtectedTokenizer:
         return [_tokenized(encoding) for encoding in encodings]
 
     def encode_disguised(self, disguise: Disguise, text: str) -> TokenizedText:
-        """Returns the tokens of a text in which only the special tokens of the template count."""
+        """Returns the tokens of a text, recognising special tokens only in the template."""
         plain = disguise.undo(text)
         parts = []
         starts = []

@@ -55,9 +55,9 @@ class ChatFormat(abc.ABC):
 class Messages(ChatFormat):
     """{"messages": [{"role": "user", "content": "..."}, ...]}, as in the files of OpenAI and TRL.
 
-    Every other field of a message reaches the template ("tool_calls", "name", "reasoning_content"),
-    and so do the columns "tools", a list of JSON schemas or a string with one, and
-    "chat_template_kwargs", an object.
+    Every other field of a message is passed to the template ("tool_calls", "name",
+    "reasoning_content"), and so are the columns "tools", a list of JSON schemas or a string with
+    one, and "chat_template_kwargs", an object.
     """
 
     column: str = "messages"

@@ -217,7 +217,7 @@ def check_growth(tokenizer: Tokenizer, where: str) -> None:
 
 @contextmanager
 def bounded_matches() -> Iterator[None]:
-    """Turns the library's panic about a match that does not end into our error."""
+    """Converts the library's panic about an endless match to DataError."""
     try:
         yield
     except BaseException as error:

@@ -76,7 +76,7 @@ def cut(text: str) -> list[str]:
 
 
 def bpe_merges(ids: Mapping[str, int], order: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Returns the pairs of pieces that a BPE merges; `order` says when each is made of two."""
+    """Returns the pairs of pieces that a BPE merges; `order` is the rank of each piece."""
     found = sorted(
         (place, ids[text[:cut]], ids[text[cut:]], text[:cut], text[cut:])
         for text, place in order.items()

@@ -1,9 +1,9 @@
 """Where the answers of a conversation are in its rendered text.
 
-A template without `{% generation %}` does not say which characters the assistant writes, and it may
-write an answer in another way when more messages follow. So a mark is put after the content of each
-message. With the marks removed, an answer begins and ends where the whole text departs from the
-following texts, compared from their last mark on:
+A template without `{% generation %}` does not mark the characters of the assistant, and it may
+write an answer differently when more messages follow. So a mark is inserted after the content of
+each message. With the marks removed, an answer begins and ends where the whole text departs from
+the following texts, compared from their last mark on:
 
     start = text of messages[:i] with the header of an answer
     end   = text of messages[: i + 1]

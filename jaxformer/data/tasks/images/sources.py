@@ -37,7 +37,7 @@ class ImageSet:
     """Images in a fixed order, each decoded on access."""
 
     names: list[str]
-    """The name of each image, which decides its side of the validation split."""
+    """The name of each image, which determines its side of the validation split."""
     labels: list[str]
     """The label of each image."""
     decode: Callable[[int], np.ndarray]
