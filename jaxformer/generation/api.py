@@ -70,7 +70,7 @@ def generate(
         storage: The dtype of the cache: "float32", "bfloat16", "float16" or "int8"; None: the
             compute dtype.
         hooks: By name or pattern, a function from an activation of the tokens that a pass reads to
-            the value that takes its place, as for `run_with_hooks`; not with `draft`.
+            its replacement, as for `run_with_hooks`; not with `draft`.
         tools: JSON schemas of the functions that the model may call, with messages: {"type":
             "function", "function": {"name": ..., "description": ..., "parameters": ...}}, ... Or
             Python functions, whose annotations and docstrings transformers reads.

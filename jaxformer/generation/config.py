@@ -210,7 +210,7 @@ class GenerationConfig:
     """Maximum number of tokens to generate."""
     max_length: int | None = None
     """Maximum number of tokens, prompt included, instead of max_new_tokens; of an encoder-decoder
-    those of the decoder. None: max_new_tokens counts."""
+    those of the decoder. None: max_new_tokens is used."""
     min_new_tokens: int = 0
     """Minimum number of tokens before an end token."""
     min_length: int = 0
@@ -282,7 +282,7 @@ class GenerationConfig:
     remove_invalid_values: bool = False
     """Replace logits that are not finite."""
     renormalize_logits: bool = False
-    """Normalise the log-probabilities again after everything else, which beam search adds up."""
+    """Normalise the log-probabilities again after all other steps; beam search adds them up."""
 
     rules: ClassVar[Mapping[str, Rule]] = RULES
     """The rule of each field."""

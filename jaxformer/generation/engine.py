@@ -211,8 +211,8 @@ class Engine:
     ) -> Hypotheses:
         """Searches for the n = num_return_sequences most probable continuations of each prompt.
 
-        Best first and those of a prompt in a row: tokens `[B n, N]`, where N is the longest,
-        lengths and scores `[B n]`; NumPy arrays.
+        Grouped by prompt, best first: tokens `[B n, N]`, where N is the longest, lengths and scores
+        `[B n]`; NumPy arrays.
         """
         keys = row_keys(0, np.arange(len(prompts.lengths)))  # Nothing is sampled.
         options = {"keys": keys, "encoder_outputs": encoder_outputs, "max_pending": 1}

@@ -179,7 +179,7 @@ class _Proposal(NamedTuple):
     history: History
     """The tokens, the proposed ones included."""
     cache: Cache
-    """The draft model's cache of all of them but the last."""
+    """The draft model's cache of all of them except the last."""
     ended: jax.Array
     """bool `[B]`: whether the last of them is an end token."""
     logits: jax.Array | None
@@ -293,5 +293,5 @@ def _tokens_at(tokens, positions):
 
 
 def _truncated(cache: Cache, lengths) -> Cache:
-    """Undoes tokens, so that the cache contains at most all but the last of each row."""
+    """Undoes tokens, so that the cache contains at most all tokens of each row except the last."""
     return replace(cache, lengths=jnp.minimum(cache.lengths, lengths - 1))

@@ -73,7 +73,7 @@ class _State(NamedTuple):
     history: History
     """The beams, `[B n, S]`, the most probable of a row first."""
     cache: Cache
-    """The model's cache of all their tokens but the last."""
+    """The model's cache of all their tokens except the last."""
     totals: jax.Array
     """float32 `[B, n]`: their summed log-probabilities; -inf for unused beams."""
     complete: Hypotheses
@@ -172,7 +172,7 @@ def _continuations(
     rows, count = totals.shape
     vocab_size = log_probs.shape[1]
     sums = log_probs.reshape(rows, count, vocab_size) + totals[:, :, None]
-    # Among this many, at least as many as there are beams do not end.
+    # Among this many candidates, at least `count` do not end.
     most = max(2, 1 + len(search.end_tokens)) * count
     totals, chosen = jax.lax.top_k(sums.reshape(rows, -1), min(most, count * vocab_size))
     tokens = chosen % vocab_size

@@ -44,9 +44,9 @@ class JoinedSegment(NamedTuple):
 class Joiner:
     """Joins the texts of chunks, in their order, as the pipeline of transformers does.
 
-    A segment ends at a timestamp, unless it lies where the next chunk continues: the texts of both
-    are then merged at their common tokens. Without timestamps all texts are one segment. `end` is
-    the lowest special token, and `step` the seconds from a timestamp to the next.
+    A segment ends at a timestamp, unless the next chunk continues there: the texts of both are then
+    merged at their common tokens. Without timestamps all texts are one segment. `end` is the lowest
+    special token, and `step` the seconds from a timestamp to the next.
 
     References:
         `WhisperTokenizer._decode_asr` of transformers.

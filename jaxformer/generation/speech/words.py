@@ -110,7 +110,7 @@ def aligned(
 def median_filter(x: np.ndarray, width: int) -> np.ndarray:
     """Returns the median of `width` neighbours along the last axis, whose ends are reflected.
 
-    An axis that is too short stays as it is.
+    An axis that is too short is unchanged.
     """
     half = width // 2
     if x.shape[-1] <= half:
@@ -154,7 +154,7 @@ def words_of(
     end: float,
     language: str | None,
 ) -> list[dict[str, Any]]:
-    """Returns "word", "start" and "end" of each word, from when tokens start and the last ends."""
+    """Returns "word", "start" and "end" of each word, from the starts of tokens and the end."""
     groups = grouped(tokenizer, tokens, language)
     begins = [round(float(starts[places[0]]), 3) for _, places in groups]
     ends = [*begins[1:], round(float(end), 3)]
