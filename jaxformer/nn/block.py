@@ -90,8 +90,8 @@ class TransformerBlock(BlockConfig):
 class UnusedCrossAttention(TransformerBlock):
     """The blocks of a decoder that was taken from an encoder-decoder (`BartForCausalLM`).
 
-    They keep its cross-attention, which has nothing to read, so that a file with all parameters can
-    be written. These parameters do not learn.
+    They keep its cross-attention, which has no encoder outputs to read, so that a file with all
+    parameters can be written. These parameters do not learn.
     """
 
     cross_attention: CrossAttentionConfig = DotProductCrossAttention()

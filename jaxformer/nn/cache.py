@@ -120,8 +120,8 @@ class Chunk:
         if length == 1 and (self.shift is not None or rows == 1):
             shift = 0 if self.shift is None else self.shift
             slot = jnp.max(self.start + shift) % capacity
-            # XLA's CPU backend would update the array and its reshaped copy, and copy both. That of
-            # jaxlib 0.10 scatters few bits through a float32 copy instead.
+            # XLA's CPU backend would update the array and its reshaped copy, and copy both. The
+            # backend of jaxlib 0.10 scatters few bits through a float32 copy instead.
             few_bits = jax.__version_info__ < (0, 11) and array.dtype in (jnp.bfloat16, jnp.float16)
             if platform() == "cpu" and not few_bits:
                 places = array.at[jnp.arange(rows)[:, None], jnp.arange(heads)[None, :], slot]
@@ -183,7 +183,7 @@ class CacheArray:
 class KeyValueCache:
     """The keys `[B, K, C, H]` and values `[B, K, C, H']` of one layer.
 
-    Heads precede slots, so that the products of attention read each head's keys in a row.
+    Heads precede slots, so that the products of attention read each head's keys contiguously.
     """
 
     key: CacheArray

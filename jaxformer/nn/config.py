@@ -170,7 +170,7 @@ class TransformerConfig(abc.ABC):
     norm: Norm = RMSNorm(eps=1e-5)
     """LayerNorm or RMSNorm."""
     residual: Residual = PreNorm()
-    """Where the norm sits: PreNorm, PostNorm, BranchNorm, SandwichNorm, Parallel."""
+    """Where the norms are: PreNorm, PostNorm, BranchNorm, SandwichNorm, Parallel."""
     embeddings: Embeddings = Embeddings()
     """Norm, scale and dropout of the embeddings."""
     windows_ahead: ClassVar[bool] = False

@@ -42,7 +42,7 @@ class AttentionWithoutPadding(Attention):
 
 
 class DisentangledSelfAttention(SelfAttention):
-    """Attention whose queries and keys also meet projected vectors of their distance."""
+    """Attention whose scores include products with projected vectors of the distance."""
 
     def __init__(
         self,
@@ -114,12 +114,12 @@ class DisentangledAttention(DotProductAttention):
     """
 
     content_to_position: bool = True
-    """Queries meet the vectors, projected as keys (c2p)."""
+    """Whether queries are multiplied by the vectors, projected as keys (c2p)."""
     position_to_content: bool = True
-    """Keys meet the vectors, projected as queries (p2c)."""
+    """Whether keys are multiplied by the vectors, projected as queries (p2c)."""
     share_projections: bool = False
-    """The vectors are projected as the tokens' keys and queries are (DeBERTa 2 and 3), not by
-    separate kernels."""
+    """Whether the kernels of the tokens' keys and queries project the vectors (DeBERTa 2 and 3),
+    not separate ones."""
     bias: bool = field(default=True, kw_only=True)
     """Biases of the query, key and value projections."""
     output_bias: bool = field(default=True, kw_only=True)

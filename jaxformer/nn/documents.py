@@ -1,4 +1,4 @@
-"""The padding and the documents of the tokens of a row, from a mask."""
+"""What a mask says of the tokens of a row: which are padding, and of which document each is."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from jaxformer.functional.masks import KeyPadding, Mask, Segments, terms_of
 
 
 def real_tokens(mask: Mask) -> jax.Array | None:
-    """The tokens that are not padding under a mask, bool `[B or 1, T]`; None: no padding."""
+    """The tokens that a mask does not make padding, bool `[B or 1, T]`; None: it makes none."""
     real = None
     for term in terms_of(mask):
         if isinstance(term, KeyPadding | Segments):
@@ -23,7 +23,7 @@ def documents_of(mask: Mask, x: jax.Array, asks: str) -> jax.Array:
     Args:
         mask: The self-attention mask.
         x: The tokens.
-        asks: The setting that needs them, for messages: "block = ConvolutionBlock".
+        asks: The setting that asks, for messages: "block = ConvolutionBlock".
 
     Returns:
         The documents, by a mask of padding and of at most one set of documents.

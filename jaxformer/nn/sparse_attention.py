@@ -71,7 +71,7 @@ class BlockSparseAttention(DotProductAttention):
     """BigBird's attention in blocks: to the same block, adjacent ones, the first and the last.
 
     The first and the last block attend to all tokens. In short rows, all attend to all. Instead of
-    random blocks, the first block counts that many more times, as in transformers' evaluation.
+    random blocks, the first block is counted that many more times, as in transformers' evaluation.
 
     References:
         Zaheer et al., Big Bird (https://arxiv.org/abs/2007.14062).
@@ -80,7 +80,7 @@ class BlockSparseAttention(DotProductAttention):
     block_size: int = 64
     """Tokens of a block."""
     num_random_blocks: int = 3
-    """How many more times the first block counts."""
+    """The number of additional times that the first block is counted."""
     bias: bool = field(default=True, kw_only=True)
     """Biases of the query, key and value projections."""
     output_bias: bool = field(default=True, kw_only=True)

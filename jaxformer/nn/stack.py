@@ -195,7 +195,7 @@ class Stack(nnx.Module):
         """Stores the parameters of each layer as separate arrays, as a group of all blocks.
 
         A program that reads all of them for a few tokens would otherwise first copy each layer out
-        of the stacked arrays. Layers that are applied repeatedly stay as they are.
+        of the stacked arrays. Layers that are applied repeatedly are unchanged.
         """
         if self.repeats == 1:
             blocks = [jax.tree.map(lambda x: x[None], block) for block in self.layers()]
