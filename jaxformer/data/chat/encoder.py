@@ -262,6 +262,6 @@ class ChatEncoder:
 def _within(text: TokenizedText, span: Span) -> np.ndarray:
     """Whether each token has a character within a span, bool [T]."""
     start, end = span.start, span.end
-    # Some tokenizers put a token without characters in front of a word.
+    # Some tokenizers add a token without characters before a word.
     empty = (text.starts == text.ends) & (text.starts >= start) & (text.ends < end)
     return (text.starts < end) & (text.ends > start) | empty

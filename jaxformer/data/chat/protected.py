@@ -13,7 +13,7 @@ from jaxformer.data.tokenizers.special_tokens import codes_of, special_tokens_in
 from jaxformer.data.tokenizers.specs import all_cores
 
 # Letters without case, compatibility forms or spaces around them, which no template treats
-# differently, in scripts so rare that one letter is always free: Tangut, cuneiform, hieroglyphs.
+# differently, in scripts so rare that one letter is always unused: Tangut, cuneiform, hieroglyphs.
 _STAND_INS = (0x17000, 0x12000, 0x13000, 0x14400, 0x16800)
 
 

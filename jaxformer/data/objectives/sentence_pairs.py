@@ -73,7 +73,7 @@ class PairExamples(ExampleSource):
         self._cls, self._sep = (int(tokenizer.special_ids(role)[0]) for role in ("cls", "sep"))
         self._pad_id = tokenizer.pad_id
         size = objective.raw_length(length)
-        # The end-of-text token in front of a document does not belong to it.
+        # The end-of-text token before a document does not belong to it.
         sizes = np.diff(stream.offsets) - 1
         counts = -(-sizes // size)
         document = np.repeat(np.arange(len(sizes)), counts)

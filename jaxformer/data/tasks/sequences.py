@@ -53,9 +53,7 @@ class SpecialTokens(NamedTuple):
 
     @classmethod
     def around_text(cls, tokenizer: Tokenizer, *, own: bool) -> "SpecialTokens":
-        """Returns end-of-text after a text, or with `own` the tokens that the tokenizer adds, if
-        any.
-        """
+        """Returns end-of-text after a text, or with `own` the tokenizer's own tokens, if any."""
         frame = tokenizer.frame(1) if own else None
         frame = frame or Frame(((), (tokenizer.end_of_text_id,)), ((), (0,)), (0,))
         return cls((frame, frame))

@@ -224,7 +224,7 @@ class SpanText(SequenceData[Question]):
         tokens: "_Tokens",
         encoder: RowEncoder,
     ) -> list["Window"]:
-        """The rows over one context."""
+        """The rows of one question and its context."""
         offset = encoder.special.start((len(head),), 2)  # of the context in the row
         room = self.sequence_length - encoder.special.count(2) - len(head)
         answer = tokens.span_of(question)

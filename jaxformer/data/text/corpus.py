@@ -227,7 +227,7 @@ def _tokenise(
     num_proc: int | None,
     begin: tuple[int, ...],
 ) -> None:
-    """Writes the missing shards, and makes all shards the corpus."""
+    """Writes the missing shards, and combines all shards into the corpus."""
     with TokenisingProgress(split.source.num_bytes()) as progress:
         pieces = _unfinished(_pieces(split, shard_bytes), shards, progress)
         encoded = _encoded(_batches(pieces), tokenizer, num_proc or num_cores())

@@ -60,7 +60,7 @@ class SentencePieceModel:
     character_map: bytes
     """The compiled rules that normalise a text; may be empty."""
     add_prefix: bool
-    """Whether a space is put in front of a text."""
+    """Whether a space is added before a text."""
     remove_spaces: bool
     """Whether spaces at the ends and repeated spaces are removed."""
 

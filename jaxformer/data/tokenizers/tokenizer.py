@@ -92,7 +92,7 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def pieces(self) -> list[str | None]:
-        """Returns the text of each id, with a space in front if it can only begin a word.
+        """Returns the text of each id, after a space if it can only begin a word.
 
         None stands for ids without a text: special and unused ones.
         """
