@@ -101,7 +101,7 @@ class Scorer:
     """
 
     def __init__(self, engine: Engine, rows: int = 16):
-        """Compiles nothing yet."""
+        """Keeps the engine; programs are compiled later."""
         self.engine, self.rows = engine, rows
         # Positions that depend on the length use that of the longest row, so rows are read
         # separately.

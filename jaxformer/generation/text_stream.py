@@ -78,7 +78,7 @@ class StopStrings:
     """
 
     def __init__(self, stop: Sequence[str]):
-        """Takes the strings, any number of them, none empty."""
+        """Takes any number of strings, none of them empty."""
         self._stop = tuple(stop)
         self._buffer = ""
         self.found: str | None = None
@@ -131,7 +131,7 @@ def detokenizer(tokenizer: Tokenizer) -> "Detokenizer":
 
 
 def _before_cleaning(decoder: decoders.Decoder | None) -> decoders.Decoder | None:
-    """Returns the decoder in front of `CLEANED`, if a decoder ends with that."""
+    """Returns the decoder before `CLEANED`, if a decoder ends with that."""
     if not isinstance(decoder, decoders.Sequence):
         return None
     stored = json.loads(decoder.__getstate__())["decoders"]

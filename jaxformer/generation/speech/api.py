@@ -83,11 +83,11 @@ def transcribe(
         prompt: A text before the transcript, such as names in their spelling. It precedes every
             window, or with `condition_on_prev_tokens` the text of the windows so far.
         timestamps: "segments", "words" (by cross-attention and dynamic time warping), or "none".
-        temperature: The temperatures at which a window is written, one after another, until its
+        temperature: The temperatures at which a window is decoded, one after another, until its
             text passes the thresholds. 0 is greedy, or beam search.
-        compression_ratio_threshold: A text that zlib compresses by more is written again; None: no
+        compression_ratio_threshold: A text that zlib compresses by more is decoded again; None: no
             text is.
-        logprob_threshold: A text whose tokens have a lower mean log-probability is also written
+        logprob_threshold: A text whose tokens have a lower mean log-probability is also decoded
             again; None: no text is.
         no_speech_threshold: A window with such a text and a higher probability of silence is left
             out; None: no window is.

@@ -34,7 +34,7 @@ _HIGH_TEMPERATURE = 0.5
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When the text of a window is written again at a higher temperature, or left out.
+    """The thresholds for decoding a window again at a higher temperature, or leaving out its text.
 
     References:
         Radford et al., 2022 (https://arxiv.org/abs/2212.04356), section 4.5.
@@ -45,7 +45,7 @@ class Thresholds:
     log_probability: float | None
     """Below this mean over its tokens, a text counts as unlikely."""
     no_speech: float | None
-    """An unlikely text is left out if nobody speaks with a probability above this."""
+    """An unlikely text is left out if the probability of silence is above this."""
 
 
 class Decoded(NamedTuple):
@@ -240,7 +240,7 @@ class Transcriber:
     def _no_speech(
         self, encoder_outputs: EncoderOutputs, prompts: list[list[int]]
     ) -> list[float | None]:
-        """Returns the probabilities that nobody speaks, which follow the start token."""
+        """Returns the probabilities of silence, which the model predicts after the start token."""
         tokens = self.config.tokens
         if tokens.no_speech is None or self.thresholds.no_speech is None:
             return [None] * len(prompts)
