@@ -6,7 +6,7 @@ text. Warm-up over 3125 steps, linear decay, weight decay 0.01, (0.9, 0.999), an
 clipping at 1 are those of the released code. Dropout is 0.1, and 0 for xxlarge (section 4.8).
 
 The lengths of masked spans follow SpanBERT's geometric distribution, cut at three; the paper's are
-as 1 : 1/2 : 1/3. As it stands it reads the standard library's text with a tokenizer of its own.
+as 1 : 1/2 : 1/3. By default it reads the standard library's text with a newly trained tokenizer.
 Books and Wikipedia with the published vocabulary: --data.source TextFiles --data.source.path
 corpus/ --data.tokenizer TokenizerFile --data.tokenizer.path albert-base-v2/tokenizer.json
 """

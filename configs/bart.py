@@ -9,7 +9,7 @@ RoBERTa's: Liu et al., https://arxiv.org/abs/1907.11692, table 9 (peak 6e-4 afte
 base, 4e-4 after 30,000 for large, Adam with (0.9, 0.98) and 1e-6, weight decay 0.01, no clipping,
 linear decay, rows of 512).
 
-As it stands it reads the standard library's text with a tokenizer of its own. Another corpus, with
+By default it reads the standard library's text with a newly trained tokenizer. Another corpus, with
 the published vocabulary: --data.source TextFiles --data.source.path corpus/ --data.tokenizer
 TokenizerFile --data.tokenizer.path bart-base/tokenizer.json
 """

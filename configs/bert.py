@@ -7,8 +7,8 @@ Gradients clipped at 1 and an epsilon of 1e-6 are those of the released code.
 
 Two things differ: the paper trains on 128 tokens for the first 90 % of the steps
 (--data.sequence-length 128), and here a pair is cut from a document at any token, not at the end of
-a sentence. As it stands it reads the standard library's text with a tokenizer of its own. Books and
-Wikipedia with the published vocabulary: --data.source TextFiles --data.source.path corpus/
+a sentence. By default it reads the standard library's text with a newly trained tokenizer. Books
+and Wikipedia with the published vocabulary: --data.source TextFiles --data.source.path corpus/
 --data.tokenizer TokenizerFile --data.tokenizer.path bert-base-uncased/tokenizer.json
 """
 

@@ -8,8 +8,9 @@ time on the development set. Longer rows are cut to 128 tokens, as the released 
 
 GLUE's files and the pre-trained run are given on the command line:
 --data.train SST-2/train.tsv --data.validation SST-2/dev.tsv --init-from DIR
-Its tokenizer comes with it; without --init-from the weights are random and a vocabulary is made of
-the training sentences. A run of configs/bert.py has a padded vocabulary: --model.vocab-size 30592
+Its tokenizer comes with it; without --init-from the weights are random and a vocabulary is made
+from the training sentences. A run of configs/bert.py has a padded vocabulary: --model.vocab-size
+30592
 """
 
 from dataclasses import replace

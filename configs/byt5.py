@@ -3,9 +3,9 @@
 Xue et al., ByT5, https://arxiv.org/abs/2105.13626, section 3.1: as mT5 (a million steps of 1024 x
 1024 tokens, the rate 1 / sqrt(max(t, 10^4)), no dropout, 15 % of the tokens), but tokens are bytes
 and spans have 20 on average. The paper takes the last byte ids for its sentinels; here they are
-tokens of their own.
+separate tokens.
 
-As it stands it reads the standard library's text. mC4 or another corpus, which needs no vocabulary:
+By default it reads the standard library's text. mC4 or another corpus, which needs no vocabulary:
 --data.source JsonLines --data.source.path mc4/
 """
 

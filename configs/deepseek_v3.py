@@ -1,14 +1,15 @@
-"""DeepSeek-V3, 256 experts of which a token uses eight: configs/deepseek_v3.py:671b.
+"""DeepSeek-V3, 256 experts, eight for each token: configs/deepseek_v3.py:671b.
 
 Sizes and recipe: DeepSeek-AI, DeepSeek-V3 Technical Report, https://arxiv.org/abs/2412.19437,
 section 4.2: AdamW, peak 2.2e-4, warm-up over 2000 steps, 14.8T tokens in rows of 4096 and, at the
 end, 15360 rows of them per step, weight 0.0001 of the balancing loss. There the rate stays for 10T
 tokens and falls along a cosine to a tenth over 4.3T, the rows grow from 3072, the biases of the
 router balance the load, and a module predicts a second token; here the rate falls along a cosine
-from the start, the rows are as many as at the end, the biases stay as they are, the balancing loss
-is that of all layers, and RoPE is stretched by YaRN from the start, as in the released checkpoint.
+from the start, all steps have the final number of rows, the biases stay as they are, the balancing
+loss is that of all layers, and RoPE is stretched by YaRN from the start, as in the released
+checkpoint.
 
-As it stands it trains on the standard library with a tokenizer of its own. Text of your own with
+By default it trains on the standard library with a newly trained tokenizer. For your own text with
 the published vocabulary: --data.source JsonLines --data.source.path corpus/ --data.tokenizer
 TokenizerFile --data.tokenizer.path deepseek_v3/tokenizer.json
 """

@@ -9,7 +9,7 @@ clipping at 5, 3 epochs, and which layers: 0, 2, 4, 7, 9, 11. An epoch is counte
 billion words here. The code chooses rare tokens more often for masking; here all are alike.
 
 Train the teacher first (python train.py configs/bert.py:base); for another run give --init-from,
---train.distillation.teacher and --data.tokenizer.path RUN/tokenizer. As it stands both read the
+--train.distillation.teacher and --data.tokenizer.path RUN/tokenizer. By default both read the
 standard library's text. Books and Wikipedia: --data.source TextFiles --data.source.path corpus/
 """
 

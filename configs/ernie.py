@@ -6,12 +6,12 @@ batches of 393,216 tokens, Adam with (0.9, 0.98), warm-up over 4000 steps to 5e-
 BERT's.
 
 Not published: the number of steps (each task until its metrics converge), weight decay, clipping;
-BERT's million, 0.01 and 1 stand in their place. Of the seven tasks this is the first, knowledge
+BERT's million, 0.01 and 1 are used instead. Of the seven tasks this is the first, knowledge
 masking: whole words and phrases are hidden, and spans of up to three words stand for the entities
 and phrases that the paper's corpus has marked. The released base model of ERNIE 3.0 was distilled
 from a larger one; here it has the recipe of ERNIE 2.0 in Chinese.
 
-As it stands it reads the standard library's text with a tokenizer of its own. Another corpus, with
+By default it reads the standard library's text with a newly trained tokenizer. Another corpus, with
 the published vocabulary: --data.source TextFiles --data.source.path corpus/ --data.tokenizer
 TokenizerFile --data.tokenizer.path ernie-2.0-base-en/tokenizer.json
 """

@@ -6,14 +6,14 @@ it and a table of sounds and texts on the command line:
 
 The table has a column "audio" (or "path", "file") with paths relative to its folder, or in Parquet
 the sounds themselves, and a column "text" (or "sentence", "transcription"). Texts are changed to
-upper case without punctuation, as published vocabularies have them; for others:
+upper case without punctuation, as in published vocabularies; for others:
 --data.spelling.case lower
 
 Baevski et al., wav2vec 2.0, https://arxiv.org/abs/2006.11477, section 4.3 and appendix B: Adam, a
-warm-up over a tenth of the steps, and the convolutions stay as they are. Their rate is then held
-for 40 % of the steps, and a batch has 1,280 seconds per GPU; here linear decay, 5e-5 and 16 clips
-are choices. Word and character error rates are of the likeliest path, on texts in the same
-spelling.
+warm-up over a tenth of the steps, and the convolutions stay as they are. In the paper the rate is
+then constant for 40 % of the steps, and a batch has 1,280 seconds per GPU; here linear decay, 5e-5
+and 16 clips are choices. Word and character error rates are of the likeliest path, on texts in the
+same spelling.
 """
 
 from jaxformer.config import Config, TrainConfig

@@ -8,8 +8,8 @@ folder has a sub-folder of images for each label, or is a table with a path and 
 Images of another size: --data.image-size 384 384, for which tables of positions are resized. Half
 of the images are mirrored; where left and right make a difference: --data.augmentation RandomCrop
 
-AdamW at 5e-5 without weight decay, linear decay and three epochs are what the Trainer of
-transformers does by default; batch 16 and the warm-up over a tenth of the steps are choices.
+AdamW at 5e-5 without weight decay, linear decay and three epochs are the defaults of the Trainer of
+transformers; batch 16 and the warm-up over a tenth of the steps are choices.
 """
 
 from jaxformer.config import Config, TrainConfig

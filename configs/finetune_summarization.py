@@ -1,11 +1,11 @@
-"""A T5 fine-tuned to summarize; any other text for a text works the same.
+"""A T5 fine-tuned to summarize; other text-to-text tasks work the same way.
 
 The model and its tokenizer are those of the checkpoint. Name it and a table on the command line:
 --init-from HF_DIR --data.train train.jsonl
 
 The table has a column "document" and a column "summary" (XSum). Other columns, as of CNN/DailyMail:
 --data.source article --data.target highlights. Without --data.validation a tenth of the rows is
-held out. BART takes no prefix, and has special tokens of its own: --data.prefix ""
+held out. BART takes no prefix, and has other special tokens: --data.prefix ""
 --data.special-tokens tokenizer --data.start end_of_text
 
 Raffel et al., T5, https://arxiv.org/abs/1910.10683: section 3.1.2 (Adafactor, a constant rate of

@@ -6,7 +6,7 @@ not published; the recipe is that of Llama 2 (Touvron et al., https://arxiv.org/
 table 1 and section 2.2: AdamW with (0.9, 0.95) and 1e-5, 4M tokens per step, peak 3e-4, warm-up
 over 2000 steps, cosine to a tenth, weight decay 0.1, clipping at 1).
 
-As it stands it trains on the standard library with a tokenizer of its own. Text of your own with
+By default it trains on the standard library with a newly trained tokenizer. For your own text with
 the published vocabulary: --data.source JsonLines --data.source.path corpus/ --data.tokenizer
 TokenizerFile --data.tokenizer.path gemma/tokenizer.json
 """

@@ -7,7 +7,7 @@ dropout 0.1 everywhere, weight decay 0.01, initial weights of 0.02.
 Not published: Adam's betas, here (0.9, 0.999), clipping, here at 1, and how many steps 100 epochs
 are; with the 800 million words of BooksCorpus counted as tokens they are 2.4 million.
 
-As it stands it reads the standard library's text with a tokenizer of its own. Books with the
+By default it reads the standard library's text with a newly trained tokenizer. Books with the
 published vocabulary: --data.source TextFiles --data.source.path corpus/ --data.tokenizer
 TokenizerFile --data.tokenizer.path openai-gpt/tokenizer.json
 """

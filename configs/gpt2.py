@@ -7,7 +7,7 @@ https://arxiv.org/abs/2005.14165, table 2.1 and appendix B (half a million token
 billion in all, warm-up over 375 million, cosine to a tenth over 260 billion). Dropout 0.1 is that
 of the released code.
 
-As it stands it trains on the standard library with a tokenizer of its own. For another corpus:
+By default it trains on the standard library with a newly trained tokenizer. For another corpus:
 --data.source TextFiles --data.source.path books/, and for OpenAI's vocabulary --data.tokenizer
 TokenizerFile --data.tokenizer.path gpt2/tokenizer.json.
 """

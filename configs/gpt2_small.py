@@ -1,4 +1,4 @@
-"""GPT-2 small, 124M parameters: configs/gpt2.py:small, which says where its numbers come from."""
+"""GPT-2 small, 124M parameters: configs/gpt2.py:small, which gives the sources of its numbers."""
 
 from pathlib import Path
 

@@ -6,11 +6,11 @@ peak rates and tokens per step; appendix B: 300 billion tokens in rows of 2048, 
 over 260 billion.
 
 The paper starts with steps of 32,000 tokens and reaches the full size after 4 to 12 billion,
-linearly; here all steps have it. In a file of your own, data.ramp = linear_ramp(16, 80, 1536,
+linearly; here all steps have it. In your own file, data.ramp = linear_ramp(16, 80, 1536,
 tokens=12_000_000_000) lets the batches of 175b grow so. Its layers alternate between dense and
-banded attention; here all are dense. It names no dropout, and there is none.
+banded attention; here all are dense. It does not mention dropout, and there is none here.
 
-As it stands it trains on the standard library with a tokenizer of its own. For another corpus:
+By default it trains on the standard library with a newly trained tokenizer. For another corpus:
 --data.source JsonLines --data.source.path corpus/, and for OpenAI's vocabulary --data.tokenizer
 TokenizerFile --data.tokenizer.path gpt2/tokenizer.json.
 """

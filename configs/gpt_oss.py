@@ -6,7 +6,7 @@ publishes no optimizer: the recipe is that of OLMoE (Muennighoff et al.,
 https://arxiv.org/abs/2409.02060, table 10: AdamW, peak 4e-4, warm-up over 2000 steps, cosine to a
 tenth, 4M tokens per step, 5.1T tokens, weight 0.01 of the balancing loss).
 
-As it stands it trains on the standard library with a tokenizer of its own. Text of your own with
+By default it trains on the standard library with a newly trained tokenizer. For your own text with
 the published vocabulary: --data.source JsonLines --data.source.path corpus/ --data.tokenizer
 TokenizerFile --data.tokenizer.path gpt_oss/tokenizer.json
 """

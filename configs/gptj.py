@@ -5,7 +5,7 @@ steps, 402 billion tokens) and configs/6B_roto_256.json (512 x 2048 tokens per s
 warm-up over 3000 steps, cosine to a tenth over 300,000 more, weight decay 0.1); Adam with (0.9,
 0.999) and clipping at 1 are in device_train.py.
 
-As it stands it trains on the standard library with a tokenizer of its own. For the Pile or another
+By default it trains on the standard library with a newly trained tokenizer. For the Pile or another
 corpus: --data.source JsonLines --data.source.path pile/, and for the published vocabulary
 --data.tokenizer TokenizerFile --data.tokenizer.path gpt-j-6b/tokenizer.json.
 """

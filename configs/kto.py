@@ -3,17 +3,17 @@
     python train.py configs/kto.py --init-from runs/sft --data.train judged.jsonl
 
 A row of the data has "prompt", "completion", each a text or a list of messages, and "label": true
-for a desirable answer, false for another. The model, its tokenizer and its chat template are those
+for a desirable answer, false for others. The model, its tokenizer and its chat template are those
 of `--init-from`, a run or a Hugging Face checkpoint. It is the reference too: its log-probabilities
 of all answers are computed once, before the first step, and kept in the run's folder. Another
 reference: --train.preference.reference DIR.
 
-Where the two kinds of answers are not as many, weigh them: --train.preference.undesirable-weight 3
-for three desirable answers to an undesirable one. A step needs several rows, because the divergence
+If one kind of answers is more frequent, weigh them: --train.preference.undesirable-weight 3 for
+three desirable answers to an undesirable one. A step needs several rows, because the divergence
 from the reference is a mean over them. Adapters, whose learning rate is ten times as high:
 --train.lora LoRA.
 
-The learning rate, a peak of 5e-7 after a tenth of the run and a straight line to 0, and beta are in
+The learning rate, a peak of 5e-7 after a tenth of the run and linear decay to 0, and beta are in
 the range that the paper advises (https://arxiv.org/abs/2402.01306, section 4).
 """
 

@@ -1,7 +1,8 @@
 """Llama 1, 2, 3 and 3.2: configs/llama.py:llama3-8b (or llama-7b, llama2-70b, llama3.2-1b, ...).
 
 All: AdamW, linear warm-up and a cosine. The betas (0.9, 0.95), weight decay 0.1 and clipping at 1
-are in the papers of Llama 1 and 2; that of Llama 3 gives none of the three, and has them from 2.
+are in the papers of Llama 1 and 2; the paper of Llama 3 gives none of the three; they are those of
+Llama 2.
 
 - Llama 1, Touvron et al., https://arxiv.org/abs/2302.13971, table 2 and section 2.3: 4M tokens per
   step, 1.0T in all (7B, 13B) or 1.4T (33B, 65B), warm-up over 2000 steps, cosine to a tenth.
@@ -11,15 +12,15 @@ are in the papers of Llama 1 and 2; that of Llama 3 gives none of the three, and
   405B and calls the recipes of 8B and 70B similar: warm-up over 8000 steps, cosine to a hundredth
   over 1.2M steps; 8M tokens per step in rows of 8192. llama3-405b-ramp has the stages of 405B: 4M
   tokens per step in rows of 4096 for 252M tokens, 8M up to 2.87T, then 16M; 15.6T tokens in all
-  (section 1), so that it ends before its cosine does. What follows in the paper, longer rows up to
-  131,072 and a line to 0, is left to runs of their own (--init-from).
+  (section 1), so that it ends before its cosine does. The later stages of the paper, rows of up to
+  131,072 tokens and linear decay to 0, are left to separate runs (--init-from).
 - Llama 3.2: how the 1B and 3B were pruned from 8B and taught by 8B and 70B was not published beyond
   the 9T tokens of the model card; they have the recipe of Llama 3 8B.
 
 Not published: Llama 1's length of rows, here the 2048 of the released models, and the epsilon of 1
 and 3, here 1e-8.
 
-As it stands it trains on the standard library with a tokenizer of its own. Text of your own with
+By default it trains on the standard library with a newly trained tokenizer. For your own text with
 the published vocabulary: --data.source JsonLines --data.source.path corpus/ --data.tokenizer
 TokenizerFile --data.tokenizer.path llama3/tokenizer.json
 """

@@ -1,4 +1,4 @@
-"""Llama 3 8B: configs/llama.py:llama3-8b, which says where its numbers come from."""
+"""Llama 3 8B: configs/llama.py:llama3-8b, which gives the sources of its numbers."""
 
 from pathlib import Path
 

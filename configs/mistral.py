@@ -5,7 +5,7 @@ not published; the recipe is that of Llama 2 7B, its contemporary of the same si
 https://arxiv.org/abs/2307.09288, section 2.2: 4M tokens per step, peak 3e-4, warm-up over 2000
 steps, cosine to a tenth, 2T tokens), in rows of 8192, the length of its context.
 
-As it stands it trains on the standard library with a tokenizer of its own. Text of your own with
+By default it trains on the standard library with a newly trained tokenizer. For your own text with
 the published vocabulary: --data.source JsonLines --data.source.path corpus/ --data.tokenizer
 TokenizerFile --data.tokenizer.path mistral/tokenizer.json
 """

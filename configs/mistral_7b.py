@@ -1,4 +1,4 @@
-"""Mistral 7B: configs/mistral.py, which says where its numbers come from."""
+"""Mistral 7B: configs/mistral.py, which gives the sources of its numbers."""
 
 from pathlib import Path
 

@@ -6,7 +6,7 @@ in 8x22b). How they were trained was not published beyond rows of 32768 tokens (
 of the recipe is that of Llama 2 70B (Touvron et al., https://arxiv.org/abs/2307.09288, section 2.2:
 4M tokens per step, peak 1.5e-4, warm-up over 2000 steps, cosine to a tenth, 2T tokens).
 
-As it stands it trains on the standard library with a tokenizer of its own. Text of your own with
+By default it trains on the standard library with a newly trained tokenizer. For your own text with
 the published vocabulary: --data.source JsonLines --data.source.path corpus/ --data.tokenizer
 TokenizerFile --data.tokenizer.path mixtral/tokenizer.json
 """

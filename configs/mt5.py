@@ -3,8 +3,8 @@
 Xue et al., mT5, https://arxiv.org/abs/2010.11934, section 4: a million steps of 1024 x 1024 tokens,
 the rate 1 / sqrt(max(t, 10^4)), no dropout, 15 % of the tokens in spans of 3. Adafactor is T5's.
 
-As it stands it reads the standard library's text with a tokenizer of its own, which is much smaller
-than the published one of 250,000 tokens. mC4 with the latter: --data.source JsonLines
+By default it reads the standard library's text with a newly trained tokenizer, which is much
+smaller than the published one of 250,000 tokens. mC4 with the latter: --data.source JsonLines
 --data.source.path mc4/ --data.tokenizer TokenizerFile --data.tokenizer.path
 mt5-small/tokenizer.json
 """

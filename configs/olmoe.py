@@ -1,4 +1,4 @@
-"""OLMoE, 64 small experts of which a token uses eight: configs/olmoe.py:1b-7b.
+"""OLMoE, 64 small experts, eight for each token: configs/olmoe.py:1b-7b.
 
 Sizes and recipe: Muennighoff et al., OLMoE, https://arxiv.org/abs/2409.02060, table 10, and
 https://github.com/allenai/OLMoE, configs/olmoe-8x1b-newhp-newds-cx5-fine1-normreorder.yml: AdamW,
@@ -6,7 +6,7 @@ peak 4e-4, warm-up over 8.4B tokens, cosine to a tenth, 1024 rows of 4096 tokens
 the balancing loss and 0.001 of the router's z loss, 5.1T tokens (section 2). There norms and
 embeddings decay too; here matrices do.
 
-As it stands it trains on the standard library with a tokenizer of its own. Text of your own with
+By default it trains on the standard library with a newly trained tokenizer. For your own text with
 the published vocabulary: --data.source JsonLines --data.source.path corpus/ --data.tokenizer
 TokenizerFile --data.tokenizer.path olmoe/tokenizer.json
 """

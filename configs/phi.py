@@ -4,10 +4,10 @@ Li et al., Textbooks Are All You Need II, https://arxiv.org/abs/2309.05463, sect
 rate of 2e-4 without warm-up, Adam with (0.9, 0.98) and an epsilon of 1e-7, weight decay 0.1,
 batches of 2048 rows of 2048 tokens, 150 billion tokens.
 
-Phi-2 saw 1.4 trillion tokens; more of its training was not published, and it has Phi-1.5's. Neither
-says anything of clipping, here at 1, or of dropout, here none.
+Phi-2 saw 1.4 trillion tokens; the rest of its recipe was not published and is Phi-1.5's here.
+Neither mentions clipping, here at 1, or dropout, here none.
 
-As it stands it trains on the standard library with a tokenizer of its own. For another corpus:
+By default it trains on the standard library with a newly trained tokenizer. For another corpus:
 --data.source JsonLines --data.source.path textbooks/, and for the published vocabulary
 --data.tokenizer TokenizerFile --data.tokenizer.path phi-2/tokenizer.json.
 """

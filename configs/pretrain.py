@@ -1,4 +1,4 @@
-"""Pre-training of a checkpoint that goes on, on texts of one's own.
+"""Continued pre-training of a checkpoint, on your own texts.
 
 The checkpoint gives the model, the tokenizer and the objective: a decoder predicts the next token,
 an encoder hidden tokens, an encoder-decoder hidden spans (T5) or the text itself (BART).

@@ -7,7 +7,7 @@ tenth, no dropout, and initial weights of sqrt(2 / 5D). (The file of the 1B mode
 table 3e-4.) Projections to the residual stream start at that over sqrt(2L) here, there at 2 / (L
 sqrt(D)).
 
-As it stands it trains on the standard library with a tokenizer of its own. For the Pile or another
+By default it trains on the standard library with a newly trained tokenizer. For the Pile or another
 corpus: --data.source JsonLines --data.source.path pile/, and for the published vocabulary
 --data.tokenizer TokenizerFile --data.tokenizer.path pythia-70m/tokenizer.json.
 """

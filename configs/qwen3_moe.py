@@ -1,4 +1,4 @@
-"""Qwen3-MoE, 128 small experts of which a token uses eight: configs/qwen3_moe.py:30b-a3b.
+"""Qwen3-MoE, 128 small experts, eight for each token: configs/qwen3_moe.py:30b-a3b.
 
 The other size is qwen3_moe.py:235b-a22b. Sizes: Qwen Team, Qwen3, https://arxiv.org/abs/2505.09388,
 table 2, and the released checkpoints, which also give the weight of the balancing loss (0.001).
@@ -7,7 +7,7 @@ the load is balanced over the whole batch, as here (section 2). The rest of the 
 OLMoE (Muennighoff et al., https://arxiv.org/abs/2409.02060, table 10: AdamW, peak 4e-4, warm-up
 over 2000 steps, cosine to a tenth, 4M tokens per step).
 
-As it stands it trains on the standard library with a tokenizer of its own. Text of your own with
+By default it trains on the standard library with a newly trained tokenizer. For your own text with
 the published vocabulary: --data.source JsonLines --data.source.path corpus/ --data.tokenizer
 TokenizerFile --data.tokenizer.path qwen3_moe/tokenizer.json
 """

@@ -2,10 +2,10 @@
 
 Liu et al., RoBERTa, https://arxiv.org/abs/1907.11692, table 9: 500,000 steps of 8k x 512 tokens,
 Adam with (0.9, 0.98) and an epsilon of 1e-6, weight decay 0.01, no clipping, linear decay, dropout
-0.1; peak 6e-4 after 24,000 steps (base), 4e-4 after 30,000 (large). Section 4: masked tokens alone,
+0.1; peak 6e-4 after 24,000 steps (base), 4e-4 after 30,000 (large). Section 4: only masked tokens,
 chosen anew each time, in rows filled with whole texts.
 
-As it stands it reads the standard library's text with a tokenizer of its own. Another corpus, with
+By default it reads the standard library's text with a newly trained tokenizer. Another corpus, with
 the published vocabulary: --data.source TextFiles --data.source.path corpus/ --data.tokenizer
 TokenizerFile --data.tokenizer.path roberta-base/tokenizer.json
 """

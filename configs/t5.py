@@ -4,12 +4,13 @@ Raffel et al., Exploring the Limits of Transfer Learning, https://arxiv.org/abs/
 3.1.2: 2^19 steps of 128 x 512 tokens, Adafactor at 1 / sqrt(max(t, 10^4)), dropout 0.1; section
 3.3.4: 15 % of the tokens in spans of 3. The models of section 3.7 saw sixteen times the text in a
 step, for a million steps (--data.batch-size 2048 --train.steps 1000000), mixed with supervised
-tasks, which are not here. Adafactor's constants are its paper's; T5 clips no gradient besides.
+tasks, which are not used here. Adafactor's constants are its paper's; T5 does not clip gradients in
+addition.
 
-The released weights start each matrix at a deviation of its own; here all start at 0.02.
+The released models initialize each matrix with a separate deviation; here it is 0.02 for all.
 
-As it stands it reads the standard library's text with a tokenizer of its own. C4 with the published
-vocabulary: --data.source JsonLines --data.source.path c4/ --data.tokenizer TokenizerFile
+By default it reads the standard library's text with a newly trained tokenizer. C4 with the
+published vocabulary: --data.source JsonLines --data.source.path c4/ --data.tokenizer TokenizerFile
 --data.tokenizer.path t5-small/tokenizer.json
 """
 

@@ -5,8 +5,8 @@ steps of 128 x 512 tokens, Adafactor with the inverse square root of T5 (constan
 and a line to 0 over the last tenth, no dropout, span corruption as in T5. How long the released
 models of other sizes than base were trained was not published; they have the same recipe.
 
-As it stands it reads the standard library's text with a tokenizer of its own. C4 with the published
-vocabulary: --data.source JsonLines --data.source.path c4/ --data.tokenizer TokenizerFile
+By default it reads the standard library's text with a newly trained tokenizer. C4 with the
+published vocabulary: --data.source JsonLines --data.source.path c4/ --data.tokenizer TokenizerFile
 --data.tokenizer.path t5-v1_1-small/tokenizer.json
 """
 

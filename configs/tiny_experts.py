@@ -1,8 +1,8 @@
 """A small decoder with eight experts a layer on the text of Python's standard library.
 
-A token uses two of them, so that it costs about as much as configs/tiny_decoder.py with a third of
-its hidden units more. The log shows the load and the entropy of the router: without the balancing
-loss (--model.feed-forward.losses) a few experts would get most tokens. Minutes on two cores.
+A token uses two of them, so that it costs about as much as configs/tiny_decoder.py with a third
+more hidden units. The log shows the load and the entropy of the router: without the balancing loss
+(--model.feed-forward.losses) a few experts would get most tokens. Minutes on two cores.
 """
 
 from jaxformer.config import Config, TrainConfig

@@ -1,4 +1,4 @@
-"""Positional schemes beside each other: the tiny decoder, which differs in nothing else.
+"""Compares positional schemes: tiny decoders that differ in nothing else.
 
 Train each of them, then draw them in one picture::
 
@@ -7,7 +7,7 @@ Train each of them, then draw them in one picture::
     done
     python -m jaxformer compare runs/tiny_positions-* --out positions.png
 
-`rope` is the default where no scheme is named.
+`rope` is the default if no scheme is named.
 """
 
 from dataclasses import replace

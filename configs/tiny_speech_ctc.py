@@ -1,8 +1,8 @@
 """A small wav2vec 2.0 that learns to transcribe from nothing, in minutes on a CPU.
 
 eSpeak NG speaks made-up sentences in twelve voices (pip install 'jaxformer[speech]'); validation
-has other sentences, half of them in one more voice. Sounds have 8,000 samples per second, and a
-frame is 20 milliseconds as in wav2vec 2.0 (Baevski et al., https://arxiv.org/abs/2006.11477). The
+has other sentences, half of them in an additional voice. Sounds have 8,000 samples per second, and
+a frame is 20 milliseconds as in wav2vec 2.0 (Baevski et al., https://arxiv.org/abs/2006.11477). The
 sizes and the rates are choices. Transcribe with the result: jaxformer transcribe RUN_DIR clip.wav
 """
 

@@ -1,8 +1,8 @@
 """The 2017 Transformer in small, from English to German, on the phrases of Unicode's locale data.
 
-Babel carries them: names of languages, countries and currencies, dates in words, amounts; about
-3700 pairs, a tenth of them held out. No download. Leaving the English as it stands gives a BLEU of
-4 and a chrF of 38; with this seed the model reaches 76 and 74 (greedy).
+Babel includes them: names of languages, countries and currencies, dates in words, amounts; about
+3700 pairs, a tenth of them held out. No download. Copying the English gives a BLEU of 4 and a chrF
+of 38; with this seed the model reaches 76 and 74 (greedy).
 
 Vaswani et al., Attention Is All You Need, https://arxiv.org/abs/1706.03762: post-norm, sinusoidal
 positions, one table for both languages and the output, ReLU, label smoothing 0.1 and Adam with

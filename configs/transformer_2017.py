@@ -6,11 +6,11 @@ with (0.9, 0.98) and 1e-9, the rate D^-0.5 min(t^-0.5, t 4000^-1.5), dropout 0.1
 English to French 0.1), label smoothing 0.1.
 
 Not published: how long a sentence may be; here 128 tokens, to which longer ones are cut, so that
-1024 rows hold about as many tokens as the paper's batches. The paper averages the last 5 or 20
-checkpoints; here --train.ema-decay gives the like. There is no clipping.
+1024 rows have about as many tokens as the paper's batches. The paper averages the last 5 or 20
+checkpoints; here --train.ema-decay has a similar effect. Gradients are not clipped.
 
-As it stands it translates the English phrases of Unicode's locale data to German. WMT 2014, line
-by line: --data.source train.en --data.target train.de --data.validation-source newstest2013.en
+By default it translates the English phrases of Unicode's locale data to German. WMT 2014, line by
+line: --data.source train.en --data.target train.de --data.validation-source newstest2013.en
 --data.validation-target newstest2013.de
 """
 

@@ -5,7 +5,7 @@ section 4.1, all sizes on ImageNet: 300 epochs in batches of 4096, Adam with (0.
 warm-up over 10,000 steps, cosine to 0, weight decay 0.3, dropout 0.1, clipping at 1. On
 ImageNet-21k and JFT-300M the table has lower rates, linear decay and weight decays of 0.03 and 0.1.
 Images are flipped and cropped at random; here a crop shifts by up to 28 pixels, the paper's vary in
-size too. The paper's head has a hidden layer besides while it is pre-trained.
+size too. In pre-training the paper's head also has a hidden layer.
 
 22b: Dehghani et al., Scaling Vision Transformers to 22 Billion Parameters,
 https://arxiv.org/abs/2302.05442: the shape is table 1's. 177,000 steps of 65,536 images, a peak of

@@ -1,11 +1,12 @@
-"""Whisper from nothing: configs/whisper.py:tiny (or base, small, medium, large).
+"""Whisper, trained from scratch: configs/whisper.py:tiny (or base, small, medium, large).
 
 Radford et al., Robust Speech Recognition via Large-Scale Weak Supervision,
 https://arxiv.org/abs/2212.04356. The shapes are table 1's, those of the released checkpoints. The
 constants of appendix F are given from memory, so compare them with the paper before a run depends
 on them: 2^20 updates of 256 windows of 30 seconds, AdamW with (0.9, 0.98), eps 1e-6 and weight
 decay 0.1, gradients clipped at 1, warm-up over 2048 updates, linear decay to 0, and a rate for each
-size. Their weights start at deviations that depend on the layer; here all start at 0.02.
+size. Their weights are initialized with deviations that depend on the layer; here it is 0.02 for
+all.
 
 A clip is one window with one text. The paper's timestamps, silent windows, detection of the
 language and texts before the window are not learnt here, nor several languages in one run: the

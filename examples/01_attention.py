@@ -31,8 +31,8 @@ def show(axes, values, title, words, highest=1.0):
 # %% [markdown]
 # ## Queries, keys and values of four words
 #
-# Each word is a row of $X$, here with $d = 4$ channels. Three matrices make a query, a key and a
-# value of it, with $d_k = d_v = 2$ channels each: $Q = X W^Q$, $K = X W^K$, $V = X W^V$.
+# Each word is a row of $X$, here with $d = 4$ channels. Three matrices map it to a query, a key and
+# a value, with $d_k = d_v = 2$ channels each: $Q = X W^Q$, $K = X W^K$, $V = X W^V$.
 
 # %%
 words = ["the", "dog", "chased", "cats"]
@@ -45,9 +45,9 @@ for word, query, key, value in zip(words, Q, K, V, strict=True):
     print(f"{word:7} q = {query}  k = {key}  v = {value}")
 
 # %% [markdown]
-# The verb asks with $q = (0, 2)$, so its score with each key is twice the key's second channel: 0,
-# 4, 0 and 6. Divided by $\sqrt{d_k} = \sqrt 2$ and put through a softmax, these are the weights
-# with which it reads the values:
+# The query of the verb is $q = (0, 2)$, so its score with each key is twice the key's second
+# channel: 0, 4, 0 and 6. Divided by $\sqrt{d_k} = \sqrt 2$ and put through a softmax, these are the
+# weights with which it reads the values:
 #
 # $$\mathrm{softmax}\left(\frac{(0, 4, 0, 6)}{\sqrt 2}\right) = (0.011, 0.191, 0.011, 0.786)$$
 
@@ -91,8 +91,8 @@ show(right, weights, r"weights softmax$(QK^\top / \sqrt{d_k})$", words)
 # ## A mask acts before the softmax
 #
 # A decoder may not look ahead. `causal()` removes the later keys *before* the softmax, so each row
-# still sums to 1. To multiply the weights by zero *after* it is another function: what remains of a
-# row sums to less than 1, and depends on the very tokens that should be hidden.
+# still sums to 1. Multiplying the weights by zero *after* it is another function: the rest of a row
+# sums to less than 1, and depends on the very tokens that should be hidden.
 
 # %%
 masked = attention(heads(Q), heads(K), heads(V), mask=causal(), return_weights=True)[1][0, 0]
@@ -103,8 +103,8 @@ show(right, multiplied, "multiplied by 0 after the softmax", words)
 print("sums of rows, before:", masked.sum(axis=1), " after:", multiplied.sum(axis=1))
 
 # %% [markdown]
-# Change the last word. The causal weights of the first three stay as they are, those of the other
-# way do not:
+# Change the last word. The causal weights of the first three do not change, but the multiplied ones
+# do:
 
 # %%
 X_changed = X.copy()
@@ -176,8 +176,8 @@ np.testing.assert_allclose(shuffled[0, :, 0], ours[0, order, 0], rtol=1e-6)
 # | $W^V$ | $d \times h\, d_v$ | $d\, h\, d_v$ |
 # | $W^O$ | $h\, d_v \times d$ | $h\, d_v\, d$ |
 #
-# With $d_k = d_v = d / h$ the four together have $4 d^2$ parameters, however many heads there are,
-# and none of them depends on the lengths $n$ of the queries and $m$ of the keys.
+# With $d_k = d_v = d / h$ the four together have $4 d^2$ parameters, regardless of the number of
+# heads, and none of them depends on the lengths $n$ of the queries and $m$ of the keys.
 
 # %%
 from jaxformer.models import AbstractModel, DecoderConfig

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Positions
 #
-# "I am a kid" with $d = 4$, worked through; then what the schemes have in common and where they
-# differ. `jaxformer lab positions` draws more of them, with more numbers.
+# "I am a kid" with $d = 4$, worked through; then a comparison of the schemes. `jaxformer lab
+# positions` draws more of them, with more numbers.
 
 # %%
 import jax
@@ -51,15 +51,15 @@ for word, embedding, row in zip(words, embeddings, np.asarray(code), strict=True
 np.testing.assert_allclose(code[1], [0.8415, 0.5403, 0.0100, 1.0000], atol=1e-4)
 
 # %% [markdown]
-# The code of position 0 is $(0, 1, 0, 1)$, whatever $d$.
+# The code of position 0 alternates 0 and 1, for any $d$.
 #
 # ### Position 1000
 #
-# Far out nothing changes: a pair turns by $w_i$ at each position, so at 1000 it stands at
-# $1000\, w_i$, of which whole turns are taken off. With $d = 4$ the fast pair has made
-# $1000 / 2\pi = 159.15$ turns; the last 0.15 of one are $1000 - 159 \cdot 2\pi = 0.974$ radians, so
-# its two channels are $\sin 0.974 = 0.827$ and $\cos 0.974 = 0.562$. The slow pair stands at
-# $1000 \cdot 0.01 = 10$ radians: 1.59 turns, $\sin 10 = -0.544$ and $\cos 10 = -0.839$.
+# The formula is the same far out: a pair turns by $w_i$ at each position, so at 1000 it stands at
+# $1000\, w_i$, without its whole turns. With $d = 4$ the fast pair has made $1000 / 2\pi = 159.15$
+# turns; the last 0.15 of one are $1000 - 159 \cdot 2\pi = 0.974$ radians, so its two channels are
+# $\sin 0.974 = 0.827$ and $\cos 0.974 = 0.562$. The slow pair stands at $1000 \cdot 0.01 = 10$
+# radians: 1.59 turns, $\sin 10 = -0.544$ and $\cos 10 = -0.839$.
 
 # %%
 far = np.asarray(sinusoidal_code(jnp.array([1000]), model_dim=4, theta=1e4, layout="interleaved"))
@@ -76,7 +76,7 @@ for pair in (0, 1, 8, 16, 32, 63):
 
 # %% [markdown]
 # Between 999 and 1000 the fastest pair turns by a radian, the slowest of 128 channels by 0.0001:
-# the fast ones tell neighbours apart, the slow ones say where in the text one is. Fifty positions
+# the fast ones tell neighbours apart, the slow ones encode the place in the text. Fifty positions
 # with 128 channels: fast waves on the left, slow ones on the right, where the code hardly changes.
 
 # %%
@@ -145,8 +145,8 @@ right.set(
 # $$(x_m + p_m)^\top A (x_n + p_n) =
 # x_m^\top A x_n + x_m^\top A p_n + p_m^\top A x_n + p_m^\top A p_n$$
 #
-# with $A = W^Q W^{K\top}$, and already the last depends on $m$ and $n$ one by one, since $A$ mixes
-# the pairs of channels: the score is absolute. Move a pair of words through the text and its score
+# with $A = W^Q W^{K\top}$, and even the last depends on $m$ and $n$ separately, since $A$ mixes the
+# pairs of channels: the score is absolute. Move a pair of words through the text and its score
 # changes. RoPE rotates queries and keys *after* the projections, so there it does not.
 
 # %%
@@ -183,7 +183,7 @@ axes.legend()
 # ## RoPE is a rotation
 #
 # $R_p$ turns pair $i$ of the channels by $p\, w_i$. Rotations keep lengths, and $R_m^\top R_n =
-# R_{n-m}$: that is all of it.
+# R_{n-m}$.
 
 
 # %%
@@ -214,7 +214,8 @@ axes.set_title("The fastest pair, 1 radian a position")
 # ## ALiBi and T5 add to the score
 #
 # ALiBi subtracts the distance times a slope of the head, $2^{-8 h / N}$. T5 learns one number for
-# each head and bucket of the distance: exact up to 16, then ever wider, and all above 128 the same.
+# each head and bucket of the distance: exact up to 16, then ever wider, and a single bucket above
+# 128.
 
 # %%
 np.testing.assert_allclose(alibi_slopes(8), [2.0**-h for h in range(1, 9)])

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Residuals and norms
 #
-# Layer norm beside batch norm when rows have different lengths; what each residual arrangement
-# computes; and why post-norm needs a warm-up, from the gradients at initialisation.
+# Layer norm compared with batch norm when rows have different lengths; what each residual
+# arrangement computes; and why post-norm needs a warm-up, from the gradients at initialisation.
 
 # %%
 from dataclasses import replace
@@ -33,7 +33,8 @@ x = jnp.array([1.0, 2.0, 3.0, 6.0])
 normalised = layer_norm(x, None, None, eps=1e-6)
 print("layer norm:", np.asarray(normalised), " by hand:", np.array([-2, -1, 0, 3]) / np.sqrt(3.5))
 np.testing.assert_allclose(normalised, np.array([-2, -1, 0, 3]) / np.sqrt(3.5), rtol=1e-5)
-# RMS norm divides by the root of the mean square, (1 + 4 + 9 + 36) / 4 = 12.5, and moves no mean.
+# RMS norm divides by the root of the mean square, (1 + 4 + 9 + 36) / 4 = 12.5, and does not
+# subtract the mean.
 print("RMS norm:  ", np.asarray(rms_norm(x, None, eps=1e-6, unit_offset=False)))
 np.testing.assert_allclose(
     rms_norm(x, None, eps=1e-6, unit_offset=False), x / np.sqrt(12.5), rtol=1e-5
@@ -43,10 +44,10 @@ np.testing.assert_allclose(
 # %% [markdown]
 # ## Rows of different lengths
 #
-# Batch norm takes its mean and variance over all tokens of the batch, for each channel. So what a
-# row becomes depends on the rows beside it, and on how much padding a long neighbour brings. Layer
-# norm reads one token at a time. Here a row of 3 tokens is normalised beside a row of 3, and beside
-# a row of 9, where it is padded with zeros.
+# Batch norm takes its mean and variance over all tokens of the batch, for each channel. So the
+# result of a row depends on the rows next to it, and on the padding that a long neighbour causes.
+# Layer norm reads one token at a time. Here a row of 3 tokens is normalised together with a row of
+# 3, and with a row of 9, where it is padded with zeros.
 
 
 # %%
@@ -126,7 +127,7 @@ print("all five are as written")
 #
 # [Xiong et al. (2020)](https://arxiv.org/abs/2002.04745) explain the warm-up of the 2017
 # Transformer by the gradients of the first step: with post-norm those of the last layer are large,
-# whatever the depth; with pre-norm they shrink in deeper models, by $1 / \sqrt L$. Here is the
+# regardless of the depth; with pre-norm they shrink in deeper models, by $1 / \sqrt L$. Here is the
 # gradient of the second matrix of each feed-forward layer, in models that differ in nothing else.
 
 # %%
@@ -206,7 +207,7 @@ for (residual, depth), values in norms.items():
     name = type(residual).__name__
     print(f"{name:8} {depth:2} layers: first {values[0]:.3f}, last {values[-1]:.3f}")
 post, pre = norms[PostNorm(), 12], norms[PreNorm(), 12]
-assert abs(post[-1] / norms[PostNorm(), 4][-1] - 1) < 0.1  # whatever the depth
+assert abs(post[-1] / norms[PostNorm(), 4][-1] - 1) < 0.1  # regardless of the depth
 assert abs(pre[-1] / norms[PreNorm(), 4][-1] * np.sqrt(12 / 4) - 1) < 0.1  # 1 / sqrt(L)
 assert post[-1] > 3 * pre[-1]
 

@@ -33,8 +33,8 @@ from jaxformer.zoo.details import model_details
 # ## Three masks
 #
 # An encoder sees all tokens, a decoder those before, a prefix decoder all of the prefix and then
-# those before. An encoder-decoder has the first in its encoder, the second in its decoder, and
-# reads all of the encoder from all of the decoder.
+# those before. An encoder-decoder has the first in its encoder, the second in its decoder, and all
+# of its decoder reads all of the encoder.
 
 # %%
 masks = {
@@ -97,7 +97,7 @@ for name in ("llama-7b", "llama-13b", "llama-33b", "llama-65b"):
         f"{name:9} {found.num_parameters / 1e9:10.1f}B {found.model_dim:10} {found.num_heads:6} "
         f"{found.num_layers[0]:7} {found.forward_flops / 1e9:10.1f}"
     )
-    # Two FLOPs for every parameter but the embedding's, which is looked up; and attention.
+    # Two FLOPs for every parameter except the embedding's, which is looked up; and attention.
     products = 2 * (found.num_parameters - found.parameters["embedding"])
     assert abs(found.flops.products / products - 1) < 1e-3
 llama = model_details(SYSTEMS["llama-7b"].config, {"inputs": 2048})
@@ -107,9 +107,9 @@ assert f"{llama.num_parameters / 1e9:.1f}" == "6.7"
 # %% [markdown]
 # ## BLEU by hand
 #
-# BLEU is the geometric mean of the precisions of 1- to 4-grams, times a penalty for what is too
-# short. Below, 9 of 10 words, 7 of 9 pairs, 5 of 8 triples and 3 of 7 quadruples of the translation
-# are in the reference, and its length is that of the reference:
+# BLEU is the geometric mean of the precisions of 1- to 4-grams, times a penalty for translations
+# that are too short. Below, 9 of 10 words, 7 of 9 pairs, 5 of 8 triples and 3 of 7 quadruples of
+# the translation are in the reference, and its length is that of the reference:
 #
 # $$100 \left(\frac9{10} \cdot \frac79 \cdot \frac58 \cdot \frac37\right)^{1/4} = 65.8$$
 

@@ -46,7 +46,7 @@ for row in rows[:3]:
 
 # %%
 def run(config, name):
-    """Trains quietly; returns the result and what metrics.jsonl has of the validation."""
+    """Trains quietly; returns the result and the validation metrics of metrics.jsonl."""
     with contextlib.redirect_stdout(io.StringIO()):
         result = jaxformer.train(config, folder / name)
     lines = map(json.loads, (folder / name / "metrics.jsonl").read_text().splitlines())
@@ -126,9 +126,8 @@ print(f"the most frequent label: {majority:.3f}")
 
 # %% [markdown]
 # A minute of pre-training teaches the base little. When all weights learn, they make up for it;
-# factors of low rank learn more slowly from it, here in twice the steps, and from a base that knows
-# less (90 steps of pre-training in place of 700) nothing at all. Adapters are for bases that know
-# much already.
+# factors of low rank learn more slowly from it, here in twice the steps, and from a base with less
+# training (90 steps in place of 700) nothing at all. Adapters are for well-trained bases.
 
 # %% [markdown]
 # ## How many parameters learn

@@ -21,14 +21,14 @@ from jaxformer.models import AbstractModel, DecoderConfig
 # ## A task that needs to look back
 #
 # Each row repeats a random sequence whose length is random too, so that no fixed distance helps:
-# the model has to find where the current token stood before, and to copy what came after it.
+# the model has to find where the current token occurred before, and to copy what came after it.
 
 # %%
 VOCABULARY, LENGTH = 24, 24
 
 
 def batch(seed, rows=64):
-    """Rows that repeat after 6 to 11 tokens; the loss counts what can be known."""
+    """Rows that repeat after 6 to 11 tokens; the loss counts the tokens that can be known."""
     draws = np.random.default_rng(seed)
     tokens = np.empty((rows, LENGTH + 1), np.int32)
     weights = np.zeros((rows, LENGTH), np.float32)
@@ -108,9 +108,9 @@ figure.suptitle(f"Attention patterns on a row that repeats after {periods[0]} to
 figure.colorbar(image, ax=grid, label="weight")
 
 # %% [markdown]
-# In layer 0 a head looks at the token before: it writes into each position what stood in front of
-# it. In layer 1 a head looks for a position whose predecessor is the current token, and copies what
-# is there: an *induction head* ([Olsson et al., 2022](https://arxiv.org/abs/2209.11895)). In the
+# In layer 0 a head looks at the token before: it writes into each position the token in front of
+# it. In layer 1 a head looks for a position whose predecessor is the current token, and copies the
+# token there: an *induction head* ([Olsson et al., 2022](https://arxiv.org/abs/2209.11895)). In the
 # pictures it is a line parallel to the diagonal.
 #
 # ## Which heads matter

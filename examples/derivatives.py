@@ -1,4 +1,4 @@
-"""Three derivatives of a trained model that an optimizer never asks for.
+"""Three derivatives of a trained model that an optimizer does not compute.
 
     python examples/derivatives.py
 
@@ -38,7 +38,7 @@ def inner(x: Tree, y: Tree) -> jax.Array:
 
 
 def example_gradient_norms(loss: Loss, parameters: Tree, batch: dict) -> jax.Array:
-    """The norm of the gradient of each example alone, `[B]`; arrays of the batch are `[B, ...]`."""
+    """The norm of each example's gradient, `[B]`; arrays of the batch are `[B, ...]`."""
 
     def norm_of_one(row):
         gradient = jax.grad(loss)(parameters, jax.tree.map(lambda x: x[None], row))

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 
 class Docstring(NamedTuple):
-    """One documented thing."""
+    """A documented class, function or method."""
 
     module: str
     name: str

@@ -2,9 +2,9 @@
 
     python -m jaxformer train examples/own_parts.py:differential
 
-trains a small decoder with one of them on the text of Python's standard library; after the colon
-stands one of the names in PARTS. The run is resumed, evaluated and generated from like any other:
-its folder keeps a copy of this file.
+trains a small decoder with one of them on the text of Python's standard library; the name after the
+colon is one of PARTS. The run is resumed, evaluated and generated from like any other: its folder
+keeps a copy of this file.
 """
 
 from dataclasses import dataclass
@@ -184,7 +184,7 @@ class LinearSelfAttention(Sublayer):
         return self._output(x, sums), state + jnp.einsum("bsnh,bsnv->bnhv", keys, values)
 
     def _features(self, x):
-        """Positive features of queries and keys, and the values beside ones, which count them."""
+        """Positive features of queries and keys, and the values with ones, which count them."""
         (keys, values), query = self.heads.keys_and_values(x), self.heads.queries(x)
         query, keys = (jax.nn.elu(each.astype(jnp.float32)) + 1 for each in (query, keys))
         ones = jnp.ones_like(values[..., :1])
@@ -199,7 +199,7 @@ class LinearSelfAttention(Sublayer):
 class GRU(SelfAttentionConfig):
     """A gated recurrent unit (Cho et al., 2014), with the formula of torch.nn.GRU.
 
-    It reads a row from its first token to its last, whatever the mask says: train it on rows
+    It reads a row from its first token to its last, regardless of the mask: train it on rows
     without packing.
     """
 
@@ -249,7 +249,7 @@ class GRULayer(Sublayer):
 
 @dataclass(frozen=True)
 class Convolution(SelfAttentionConfig):
-    """A causal convolution over the last `width` tokens, whatever the mask says."""
+    """A causal convolution over the last `width` tokens, regardless of the mask."""
 
     width: int = 4
 
@@ -322,8 +322,8 @@ class Mixture(LossFunction):
 
     .. math:: -\log p_y - f (1 - p_y)^\gamma \log p_y - u \sum_{c \in C} \log(1 - p_c)
 
-    C are the earlier targets of the row but y, each as often as it occurs: what the model should
-    not repeat. Lin et al., 2017 (https://arxiv.org/abs/1708.02002); Welleck et al., 2019
+    C are the earlier targets of the row except y, each as often as it occurs: tokens that the model
+    should not repeat. Lin et al., 2017 (https://arxiv.org/abs/1708.02002); Welleck et al., 2019
     (https://arxiv.org/abs/1908.04319).
     """
 

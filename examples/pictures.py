@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 
 
 def save(script: str) -> None:
-    """Writes every figure beside the script, as NAME-1.png and on, and says where."""
+    """Writes every figure next to the script as NAME-1.png, ..., and prints the paths."""
     folder, name = Path(script).resolve().parent, Path(script).stem
     print(f"pictures in {folder}:")
     for number in plt.get_fignums():

@@ -10,8 +10,8 @@ Letters used for array axes everywhere in the package::
 `load`, `forward`, `gradients`, `generate`, `chat`, `transcribe`, `score`, `embed`, `score_pairs`,
 `save` and `push` work with trained models. They take and return NumPy arrays, or texts and
 messages, and need the libraries of ``pip install 'jaxformer[hub]'``. `run_with_cache`,
-`run_with_hooks` and `activation_gradients` look inside one and change it, as JAX functions. `train`
-trains the model of a config; it needs those of ``jaxformer[train]``.
+`run_with_hooks` and `activation_gradients` are JAX functions that read and replace activations.
+`train` trains the model of a config, and needs ``jaxformer[train]``.
 """
 
 import importlib
@@ -45,7 +45,7 @@ __all__ = [*_MODULES]
 
 
 def __getattr__(name: str):
-    """Imports a public function when it is first used: the pure functions need none of it."""
+    """Imports a public function on first use: the pure functions do not need its libraries."""
     if name not in _MODULES:
         raise AttributeError(f"module 'jaxformer' has no attribute {name!r}")
     try:

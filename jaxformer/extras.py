@@ -61,7 +61,9 @@ def optional_module(name: str, purpose: str) -> ModuleType:
 
 
 def check_installed(name: str, purpose: str) -> None:
-    """Raises MissingExtra if a library is not there; imports nothing, which can take seconds."""
+    """Raises MissingExtra if a library is not installed; does not import it, which can take
+    seconds.
+    """
     if importlib.util.find_spec(name) is None:
         raise missing_extra(ModuleNotFoundError(name=name), purpose)
 

@@ -10,7 +10,7 @@ from jaxformer.errors import DataError
 
 OnBadRow = Literal["stop", "skip"]
 MOST_SKIPPED = 0.05
-"""The largest share of rows that may be left out; with more, the file is probably a wrong one."""
+"""The largest share of rows that may be left out; with more, the file is probably the wrong one."""
 
 _SHOWN = 3
 _ADVICE = f"or leave such rows out, {MOST_SKIPPED:.0%} of them at most, with --data.on-bad-row skip"
@@ -39,7 +39,7 @@ class BadRows:
         self._messages.append(str(error))
 
     def finish(self, source: object, total: int) -> None:
-        """Reports how many rows were left out, and why the first one was."""
+        """Reports the number of rows left out, and the reason for the first one."""
         if not self._messages:
             return
         count = len(self._messages)
@@ -60,7 +60,7 @@ def read_rows(
     records: Callable[[Malformed], Iterable[Any]] | None = None,
     rows_are: str = "rows",
 ) -> list[Row]:
-    """Returns the rows of a table, or of what `records` yields."""
+    """Returns the rows of a table, or those that `records` yields."""
     bad = BadRows(on_bad_row)
     rows = []
     total = 0
@@ -115,7 +115,7 @@ def map_rows(
     on_bad_row: OnBadRow,
     what: str,
 ) -> tuple[list[Row], list[Result]]:
-    """Returns the rows to which a function applies, and its results; the others are bad rows."""
+    """Returns the rows for which a function succeeds, and its results; the others are bad rows."""
     bad = BadRows(on_bad_row)
     kept = list(each(function, rows, bad))
     bad.finish(what, len(rows))

@@ -1,4 +1,4 @@
-"""`Data`, the base class of every kind of training data, and what it prepares."""
+"""`Data`, the base class of every kind of training data, and the data sets that it prepares."""
 
 import abc
 import os
@@ -23,7 +23,7 @@ class Datasets:
     """The training and validation sides of the data, and the tokenizer if there is one."""
 
     train: Dataset | None
-    """None if only the validation side was asked for."""
+    """None if only the validation side was requested."""
     validation: Dataset
     tokenizer: Tokenizer | None = None
     tokens_per_byte: float | None = None
@@ -56,7 +56,7 @@ class Data(abc.ABC):
     """The head that the data train: "language_model", "masked_language_model",
     "classification", "multi_label", "regression", "multiple_choice", "token_classification",
     "span", "masked_pixels", "ctc", "quantized_frames" or "contrastive". A subclass whose fields
-    decide it defines a property. A model from a checkpoint gets this head."""
+    determine it defines a property. A model from a checkpoint gets this head."""
 
     has_text: ClassVar[bool] = True
     """Whether a row has a text, as ids."""
@@ -84,8 +84,7 @@ class Data(abc.ABC):
     """The number of sequences in a row of a batch: two for a pair of answers."""
 
     preference: ClassVar[str | None] = None
-    """The preference loss that reads the data, "DPO" or "KTO"; None for other losses.
-    """
+    """The preference loss that reads the data, "DPO" or "KTO"; None for other losses."""
 
     takes_lengths: ClassVar[bool] = False
     """Whether a stage of a ramp may have shorter rows, see `data.ramp`."""
@@ -198,7 +197,7 @@ class Data(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, folder: str | os.PathLike) -> Datasets:
-        """Reads the data, or loads what an earlier start prepared in the folder.
+        """Reads the data, or loads the results of an earlier start from the folder.
 
         Args:
             folder: The run's folder, in which the tokenizer and prepared data are saved.
@@ -211,7 +210,7 @@ class Data(abc.ABC):
         """
 
     def prepare_validation(self, folder: str | os.PathLike) -> Datasets:
-        """Reads what an evaluation needs, with the tokenizer and the labels of the run.
+        """Reads the validation side, with the tokenizer and the labels of the run.
 
         The training data are read only if the validation rows are a share of them.
 
@@ -250,13 +249,13 @@ class Data(abc.ABC):
         name: str,
         cut: Mapping[int, ExampleSource] = MappingProxyType({}),
     ) -> Dataset:
-        """Returns the batches of some examples; those of training grow with the ramp.
+        """Returns the batches of some examples; training batches grow with the ramp.
 
-        Rows of training that can be padded to any length are in batches of similar length.
+        Training rows that can be padded to any length are batched by similar length.
 
         Args:
             examples: One side of the data.
-            name: "train" or "validation"; keeps the random choices of the two apart.
+            name: "train" or "validation"; makes the random choices of the two independent.
             cut: Number of parts -> the same rows, each cut into this many parts, for stages of
                 shorter rows.
         """

@@ -30,7 +30,7 @@ class SizedExamples(ExampleSource):
 
     @abc.abstractmethod
     def read_padded(self, index: int, rng: np.random.Generator, length: int) -> Batch:
-        """Returns a row that is padded to a length of at least its own."""
+        """Returns a row that is padded to a length of at least its size."""
 
 
 def bucket_lengths(sizes: Sequence[int], count: int) -> tuple[int, ...]:
@@ -40,8 +40,8 @@ def bucket_lengths(sizes: Sequence[int], count: int) -> tuple[int, ...]:
 
     Args:
         sizes: The length of each row.
-        count: K, the maximum number of lengths. Of more than 100 different sizes, those at equal
-            shares of the rows are candidates.
+        count: K, the maximum number of lengths. Candidates are the sizes at 100 quantiles of the
+            rows.
 
     Returns:
         The lengths, the shortest first; the last is that of the longest row.
@@ -50,7 +50,7 @@ def bucket_lengths(sizes: Sequence[int], count: int) -> tuple[int, ...]:
     shares = np.linspace(0, len(ordered) - 1, _CANDIDATES).round().astype(int)
     edges = np.unique(ordered[shares])
     upto = np.searchsorted(ordered, edges, side="right")
-    # The cost of all rows of up to an edge, and the lengths with which it arises.
+    # The lowest cost of all rows up to each edge, and the lengths that give it.
     cost, chains = (edges * upto).astype(float), [(int(edge),) for edge in edges]
     for _ in range(min(count, len(edges)) - 1):
         pairs = cost[:, None] + edges[None, :] * (upto[None, :] - upto[:, None])
@@ -68,7 +68,7 @@ class BucketedDataset(Dataset):
     """Batches whose rows are padded to one of a few lengths.
 
     An epoch is a new order of all rows within the buckets, cut into batches, whose order is random
-    too. Rows are read twice where those of a bucket do not fill its last batch.
+    too. If the rows of a bucket do not fill its last batch, some are read twice.
 
     Args:
         examples: The examples.
@@ -92,7 +92,7 @@ class BucketedDataset(Dataset):
         if len(places) and places.max() >= len(self.lengths):
             raise ConfigError(
                 f"lengths: the longest bucket has {self.lengths[-1]} places: must have at least "
-                f"{examples.sizes.max()}, those of the longest row"
+                f"{examples.sizes.max()}, the length of the longest row"
             )
         self._members = [np.flatnonzero(places == k) for k in range(len(self.lengths))]
         self._per_epoch = sum(-(-len(own) // batch_size) for own in self._members)
@@ -112,7 +112,7 @@ class BucketedDataset(Dataset):
         return 1 - float(read / sum(len(rows) * length for rows, length in planned))
 
     def batch(self, step: int, rows: ArrayLike | None = None) -> Batch:
-        """Returns the batch of a training step, see `Dataset.batch`; its length is a bucket's."""
+        """Returns the batch of a training step, see `Dataset.batch`, with a bucket's length."""
         epoch, place = divmod(step, self._per_epoch)
         chosen, length = self._plan(epoch)[place]
         first = self.rows_before(step)

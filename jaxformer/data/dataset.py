@@ -59,9 +59,7 @@ class ExampleSource(abc.ABC):
         return index_shuffle(place, max_index=len(self) - 1, seed=(seed + epoch) % 2**32, rounds=4)
 
     def epochs(self, number: int) -> tuple[float, ...]:
-        """Returns how often the first `number` rows of the order go through each source; here, of
-        one.
-        """
+        """Returns the number of epochs of each source in the first `number` rows of the order."""
         return (number / len(self),)
 
 
@@ -74,8 +72,8 @@ class Dataset:
         seed: Chooses the order and the examples' random choices.
         read_options: How many threads prepare how many batches ahead.
         phases: The shapes of the batches of training, in order; () is one phase.
-        cut: Number of parts -> the examples, each of which is such a part of one of `examples`:
-            example i * parts + p is part p of example i.
+        cut: Number of parts -> the examples cut into this many parts: example i * parts + p is part
+            p of example i.
     """
 
     def __init__(
@@ -105,9 +103,9 @@ class Dataset:
         """Returns the batch of a training step: a pure function of the seed and the step.
 
         Row r of step s is number n = s * batch_size + r of an endless order, see
-        `ExampleSource.index`. Hosts that split the rows of a batch read together exactly what one
-        host would read. In a phase that cuts rows into parts, row r is part r mod parts of row r
-        div parts of a batch of whole rows.
+        `ExampleSource.index`. Hosts that split the rows of a batch together read exactly the rows
+        that one host would. In a phase that cuts rows into parts, row r is part r mod parts of row
+        r div parts of a batch of whole rows.
 
         Args:
             step: The step, counted from 0.
@@ -159,7 +157,7 @@ class Dataset:
 
         All batches have the same shape: the last is filled up with rows of weight 0, so that the
         sum of losses over the sum of weights is exact. "row", int32 [B], is the index of each row's
-        example, and -1 for a row that only fills up the batch.
+        example, and -1 for rows that only fill up the batch.
 
         Args:
             batch_size: Rows of a batch over all hosts; None takes that of training.
@@ -217,7 +215,7 @@ def padded(values: np.ndarray, size: int, fill: float) -> np.ndarray:
 
 
 def hash_of(text: str) -> int:
-    """Returns a number below 2^64 that follows from a text, the same on all machines."""
-    # A file's name may hold bytes that are not UTF-8; Python represents them as lone surrogates.
+    """Returns a hash of a text, below 2^64 and the same on all machines."""
+    # A file's name may contain bytes that are not UTF-8; Python represents them as lone surrogates.
     digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big")

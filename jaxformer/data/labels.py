@@ -132,7 +132,7 @@ class LabelKind(abc.ABC):
         """Returns the names of the labels of the training data; empty for numbers."""
 
     def check(self, label: str, place: str) -> None:
-        """Raises DataError if a label is invalid, whatever the other labels are."""
+        """Raises DataError if a label is invalid, independently of other labels."""
         del label, place
 
     @abc.abstractmethod

@@ -43,9 +43,9 @@ class MixedExamples(ConcatenatedExamples):
 
         n_i = n w_i / sum_j w_j
 
-    come from source i, rounded to about one row. The k-th row from a source is row k of its own
-    endless order: a permutation of its rows in every epoch, whatever the weights and the other
-    sources are.
+    come from source i, rounded to about one row. The k-th row from a source is row k of that
+    source's endless order: a permutation of its rows in every epoch, independent of the weights and
+    the other sources.
 
     Attributes:
         weights: The share of each source in the order, summing to 1.

@@ -16,7 +16,7 @@ from jaxformer.errors import ConfigError
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a run with a separate batch size, and perhaps a separate length of rows.
+    """A part of a run with a separate batch size and optionally a separate row length.
 
     It begins where the previous stage ends; the first stage begins with the run.
     """
@@ -45,7 +45,7 @@ class Stage:
             sequence_length=optional(at_least(1)),
         )
         one = (self.until_step is None) != (self.until_tokens is None)
-        rule = "a number of steps, or None with until_tokens: one of the two says where it ends"
+        rule = "a number of steps, or None with until_tokens: exactly one of the two sets the end"
         check_field(self, "until_step", one, rule, "data.ramp")
 
     def shape(self) -> dict[str, int]:
@@ -104,7 +104,9 @@ def phase_at(phases: Sequence[Phase], step: int) -> Phase:
 
 
 def same_start(old: Any, new: Any, steps: int) -> bool:
-    """Whether a run may go on with another ramp: both read the same rows so far, in one order."""
+    """Whether a run may continue with another ramp: both have read the same rows in the same
+    order.
+    """
     runs = [phases_of(data) for data in (old, new)]
     started = [
         [(p.start, min(p.stop or steps, steps), p.batch_size, p.parts) for p in phases]
@@ -125,7 +127,7 @@ def linear_ramp(start: int, increment: int, batch_size: int, tokens: int) -> tup
         start: Rows of the first steps.
         increment: The number of rows that each stage adds.
         batch_size: The final number of rows of a step: `start` and a whole number of increments.
-        tokens: Tokens of the run after which it is reached.
+        tokens: Tokens of the run after which `batch_size` is reached.
 
     Returns:
         The stages, the last of which has an increment less than `batch_size`.

@@ -36,7 +36,7 @@ class RowData(Data, Generic[Row]):
 
     @abc.abstractmethod
     def side_of(self, row: Row) -> Hashable:
-        """Returns a text that decides a row's side: rows with the same text stay together."""
+        """Returns a text that determines a row's side: rows with the same text stay together."""
 
     @abc.abstractmethod
     def texts(self, row: Row) -> Iterable[str]:
@@ -85,7 +85,7 @@ def too_long_error(
 
 
 class TaskData(RowData[Row]):
-    """Data of rows that become examples one by one, perhaps with labels."""
+    """Data of rows that become examples one by one, optionally with labels."""
 
     def label_names(self, train: Sequence[Row]) -> tuple[str, ...]:
         """Returns the names of the labels in the order of their numbers; empty without labels."""

@@ -1,4 +1,4 @@
-"""Rows of a batch in readable form: texts, marked with what the model learns, and arrays."""
+"""Rows of a batch in readable form: texts, in which learned parts are marked, and arrays."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -111,7 +111,7 @@ class RowReader:
         return {name: np.asarray(x) for name, x in row.items() if np.shape(x) not in shapes}
 
     def format_value(self, name: str, value: np.ndarray, row: Batch) -> str:
-        """Formats an array that has no value for each token."""
+        """Formats an array without a value for each token."""
         labels = self.labels if name in ("label", "labels") else ()
         if value.ndim == 0:
             number = value.item()

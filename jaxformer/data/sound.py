@@ -24,9 +24,9 @@ class SoundStream:
     """A sound that is read block by block, so that memory suffices for hours."""
 
     name: str
-    """What messages call it: a file, or "waveform"."""
+    """Its name in messages: a file, or "waveform"."""
     length: int
-    """Its samples; of a file, according to its header."""
+    """The number of samples; for a file, from its header."""
     blocks: Callable[[], Iterator[np.ndarray]]
     """Reads the sound from its start: yields float32 `[S]`."""
 
@@ -43,7 +43,7 @@ class SoundStream:
 
 
 class SampleReader:
-    """Reads stretches of a sound, each of which starts no earlier than the one before."""
+    """Reads stretches of a sound, in the order of their starts."""
 
     def __init__(self, blocks: Iterable[np.ndarray]):
         self._blocks = iter(blocks)
@@ -70,9 +70,9 @@ def read_sound(
     """Returns the waveform of a sound file: the mean of its channels, resampled.
 
     Args:
-        file: .wav, .flac, .ogg, .mp3, or whatever else libsndfile reads.
+        file: .wav, .flac, .ogg, .mp3, or another format that libsndfile reads.
         sampling_rate: Samples per second of the result; a file with another rate is resampled by
-            soxr, and one warning says so.
+            soxr, with one warning.
         max_seconds: A longer file is refused before it is decoded.
 
     Returns:
@@ -98,7 +98,7 @@ def read_sound(
 
 
 def resampled(waveform: np.ndarray, old: int, new: int) -> np.ndarray:
-    """Returns a waveform at another sampling rate; one warning says that it is resampled."""
+    """Returns a waveform at another sampling rate, with one warning about resampling."""
     return np.concatenate(list(_resampled([waveform], old, new)))
 
 

@@ -27,9 +27,9 @@ def held_out(names: Iterable[str], fraction: float | None, seed: int) -> np.ndar
 
         held_out(name) = hash(seed, name) / 2^64 < fraction
 
-    A document's side depends only on its own name, so adding documents moves no other document. The
-    only exception keeps both sides non-empty: if the rule leaves a side empty, it gets the document
-    whose hash is nearest.
+    A document's side depends only on its own name, so adding documents does not move the others.
+    The only exception keeps both sides non-empty: if the rule leaves a side empty, it gets the
+    document whose hash is nearest.
     """
     hashes = np.array([_hash(f"{seed}/{name}") for name in names])
     if fraction is None:
@@ -64,7 +64,7 @@ def train_validation_split(
 
 
 class _Start(NamedTuple):
-    """What is known from the first documents."""
+    """The first documents, read to choose the sides."""
 
     names: Sequence[str] = ()
     is_all: bool = False

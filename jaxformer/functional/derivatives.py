@@ -162,7 +162,7 @@ class _Rest:
 
 
 def _value_and_rest(function, args) -> tuple[Any, _Rest]:
-    """Returns `function(*args)`, and what its pullback holds beside arguments and value."""
+    """Returns `function(*args)`, and its pullback's residuals except arguments and value."""
     # The residuals of a kernel include its arguments and value, which are thereby stored only once.
     leaves, tree = jax.tree.flatten(args)
     jaxpr, shapes = jax.make_jaxpr(

@@ -50,11 +50,11 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     if rate == 0.0 or key is None:
         return x
     assert_keys(key=key)
-    kept = _kept(key, 1.0 - rate, x)
+    kept = _keep_mask(key, 1.0 - rate, x)
     return jnp.where(kept, x / (1.0 - rate), jnp.zeros((), x.dtype))
 
 
-def _kept(key: jax.Array, share: float, x: jax.Array) -> jax.Array:
+def _keep_mask(key: jax.Array, share: float, x: jax.Array) -> jax.Array:
     """Returns `jax.random.bernoulli(key, share)` for these rows among those of all replicas."""
     shape = x.shape
     if not is_manually_sharded():
@@ -95,7 +95,7 @@ def split(key: jax.Array | None, count: int) -> list[jax.Array | None]:
 )
 @dataclass(frozen=True)
 class Dropout:
-    """The dropout of pairs: a function of the key and the global (b, n, t, s) index alone.
+    """The dropout of pairs: a function only of the key and the global (b, n, t, s) index.
 
     All implementations therefore drop the same pairs, in both passes and under any sharding.
     """

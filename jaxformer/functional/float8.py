@@ -25,9 +25,9 @@ class Rounded(KernelForm):
               s_x = \max |x| / 448
 
     where r rounds to e4m3, whose largest number is 448. The two products of the backward pass round
-    the cotangent to e5m2 in the same way. A scale is that of the whole tensor as it is, so there
-    is no state from step to step; derivatives treat it, and the rounding, as constants. Sums are
-    float32.
+    the cotangent to e5m2 in the same way. A scale is computed from the current values of the whole
+    tensor, so no state is kept between steps; derivatives treat it, and the rounding, as constants.
+    Sums are float32.
 
     References:
         Micikevicius et al., FP8 Formats for Deep Learning (https://arxiv.org/abs/2209.05433).

@@ -46,7 +46,7 @@ class KernelForm(abc.ABC):
     @property
     @abc.abstractmethod
     def like(self) -> ArrayLike:
-        """An array or shape like the kernel, perhaps a matrix."""
+        """An array or shape like the kernel, possibly a matrix."""
 
     @abc.abstractmethod
     def dense(self, contracted: tuple[int, ...]) -> jax.Array:
@@ -268,7 +268,7 @@ def dequantized(kernel: Quantized, contract: int, layers: int = 0) -> jax.Array:
 
 
 def as_array(kernel: Kernel) -> ArrayLike:
-    """Returns an array or shape like a kernel, `[*contracted, *outputs]`, perhaps a matrix."""
+    """Returns an array or shape like a kernel, `[*contracted, *outputs]`, possibly a matrix."""
     return kernel.like if isinstance(kernel, KernelForm) else kernel
 
 

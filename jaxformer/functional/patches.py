@@ -119,7 +119,7 @@ def resize_positions(
     References:
         Dosovitskiy et al., 2020 (https://arxiv.org/abs/2010.11929), section 3.2;
         Keys, 1981, with the coefficient -3/4 and the repeated borders of torch's "bicubic", so that
-        resized tables are those that transformers makes.
+        resized tables equal those of transformers.
     """
     assert_axes(table=(table, "P D"))
     assert_floating(table=table)

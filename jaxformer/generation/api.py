@@ -54,11 +54,11 @@ def generate(
     Args:
         pretrained: The model.
         inputs: "input_ids" [B, T], "attention_mask" (padding on either side), and optionally, for
-            an encoder-decoder, "decoder_input_ids", with which its answer begins. Or only a text,
+            an encoder-decoder, "decoder_input_ids", the first tokens of its answer. Or only a text,
             token ids, or a list of either for several prompts, which are padded on the left; or
             messages, a list of {"role": "user", "content": "..."} or several such lists, which the
             chat template makes a prompt. For a model that reads images: the file of one or a list
-            of files, which are scaled and normalised as preprocessor_config.json says, or
+            of files, which are scaled and normalised as in preprocessor_config.json, or
             "pixel_values" [B, C, height, width].
         output_scores: Whether to return the logits from which each token was chosen; not with beams
             or `slide`.
@@ -70,28 +70,28 @@ def generate(
         storage: The dtype of the cache: "float32", "bfloat16", "float16" or "int8"; None: the
             compute dtype.
         hooks: By name or pattern, a function from an activation of the tokens that a pass reads to
-            the value that takes its place, as for `run_with_hooks`; not with `draft`.
+            its replacement, as for `run_with_hooks`; not with `draft`.
         tools: JSON schemas of the functions that the model may call, with messages: {"type":
             "function", "function": {"name": ..., "description": ..., "parameters": ...}}, ... Or
             Python functions, whose annotations and docstrings transformers reads.
         **options: Fields of `GenerationConfig`: max_new_tokens, temperature, num_beams, ... Each
-            defaults to what generation_config.json recommends. Sampling options, such as
+            defaults to the recommendation of generation_config.json. Sampling options, such as
             temperature and top_p, imply do_sample.
 
     Returns:
-        "sequences" int32 [B n, T'] with n = num_return_sequences, those of a prompt in a row: the
-        prompt as it was given (for an encoder-decoder: the first tokens of its answer), the new
-        tokens, to the one that completes a stop string, then padding. "log_probs" float32 [B n, new
-        tokens], the model's log-probabilities, 0 at padding; with `output_scores` also "scores"
-        float32 [new tokens, B n, V], after penalties and filters. Beam search returns
-        "sequences_scores" [B n] instead of these. If the prompts are texts or files of images, also
-        "texts", a list of the B n new ones, without the stop strings that ended them.
+        "sequences" int32 [B n, T'] with n = num_return_sequences, grouped by prompt: the prompt as
+        it was given (for an encoder-decoder: the first tokens of its answer), the new tokens up to
+        the one that completes a stop string, then padding. "log_probs" float32 [B n, new tokens],
+        the model's log-probabilities, 0 at padding; with `output_scores` also "scores" float32 [new
+        tokens, B n, V], after penalties and filters. Beam search returns "sequences_scores" [B n]
+        instead of these. If the prompts are texts or files of images, also "texts", a list of the B
+        n new ones, without the stop strings that ended them.
 
     Raises:
         ArgumentError: An argument has an invalid value.
         ConfigError: An option has an invalid value, or the model has too few positions.
-        DataError: A prompt is empty, or holds a token that is not in the vocabulary; or there is no
-            tokenizer for a text or a stop string.
+        DataError: A prompt is empty, or contains a token that is not in the vocabulary; or there is
+            no tokenizer for a text or a stop string.
     """
     check_arguments(output_scores=(plain(output_scores), SWITCH), slide=(plain(slide), SWITCH))
     config = generation_config_for(pretrained, options)
@@ -143,7 +143,7 @@ def chat(
 ) -> dict[str, Any]:
     """Answers messages.
 
-    A dialogue goes on by appending the answer and the next question::
+    A dialogue continues by appending the answer and the next question::
 
         messages = [{"role": "user", "content": "How deep is the lake?"}]
         messages.append(jaxformer.chat(model, messages))
@@ -152,8 +152,8 @@ def chat(
     Args:
         pretrained: The model, with a chat template.
         messages: {"role": ..., "content": ...}, the last one of the user or of a tool. An answer
-            that called tools is followed by what each of them answered: {"role": "tool", "name":
-            ..., "tool_call_id": ..., "content": ...}.
+            that called tools is followed by their results: {"role": "tool", "name": ...,
+            "tool_call_id": ..., "content": ...}.
         tools: The functions that the model may call, as for `generate`.
         **options: The other arguments of `generate`.
 
@@ -164,8 +164,8 @@ def chat(
     Raises:
         ArgumentError: An argument has an invalid value.
         ConfigError: As for `generate`.
-        DataError: The model has no chat template, the template rejects the messages, or has no
-            tools where some are given.
+        DataError: The model has no chat template, the template rejects the messages, or does not
+            support the given tools.
     """
     chats = conversations_in(messages)
     if chats is None or chats[0] is not messages:
@@ -185,7 +185,7 @@ def build_engine(
     proposals: int = 4,
     storage: Storage | None = None,
 ) -> Engine:
-    """The engine that generates with a model; arguments are those of `generate`."""
+    """The generation engine of a model; arguments are those of `generate`."""
     if draft is not None:
         check_pretrained("draft", draft)
     if storage not in (None, *get_args(Storage)):
@@ -208,7 +208,7 @@ def build_engine(
 
 
 def generation_config_for(pretrained: Pretrained, options: Mapping[str, Any]) -> GenerationConfig:
-    """The options of a generation: the given ones, else what the model's files recommend."""
+    """The options of a generation: the given ones, else those that the model's files recommend."""
     check_pretrained("pretrained", pretrained)
     check_generates(pretrained.config)
     recommended, where = recommendations(pretrained), pretrained.folder
@@ -239,12 +239,12 @@ def combined_config(
     config.check_vocabulary(model.vocab_size)
     beams = recommended.get("num_beams", 1)
     if config.do_sample and config.num_beams == 1 and beams != 1 and "num_beams" not in options:
-        warn_once(f"{where}: num_beams = {beams} is ignored: sampling, as asked for, has no beams")
+        warn_once(f"{where}: num_beams = {beams} is ignored: sampling has no beams")
     return config
 
 
 def check_together(config: GenerationConfig, slide: bool, output_scores: bool = False) -> None:
-    """Raises ConfigError where windows, stop strings, beams and scores do not go together."""
+    """Raises ConfigError for unsupported combinations of slide, stop strings, beams and scores."""
     if slide and (config.num_beams > 1 or output_scores):
         other = "beams" if config.num_beams > 1 else "output_scores"
         raise ConfigError(f"slide = True: not with {other}")
@@ -253,7 +253,7 @@ def check_together(config: GenerationConfig, slide: bool, output_scores: bool = 
     if config.stop_strings and config.num_beams > 1:
         raise ConfigError(
             f"stop_strings = {config.stop_strings}: not with num_beams = {config.num_beams}, "
-            "whose text is known at the end alone"
+            "whose text is known only at the end"
         )
 
 

@@ -1,6 +1,6 @@
 """The options of generation, with the names and meaning that they have in transformers."""
 
-# long: each option stands beside what checks it, builds its processor and reads it from files
+# long: each option is next to its rule, its processor and the code that reads it from files
 
 import math
 from collections.abc import Callable, Collection, Mapping
@@ -173,11 +173,11 @@ _OF_BEAMS = {"length_penalty": (1.0,), "early_stopping": (False,)}
 TOKEN_FIELDS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
 """The fields of config.json with the tokens that begin, end and pad texts."""
 _DECODERS = ("decoder", "generator", "text_config")
-"""The first of these sections of config.json counts where config.json itself names no option."""
+"""Sections of config.json; the first present one gives options that config.json itself lacks."""
 # Options that transformers does not have.
 _OURS = ("presence_penalty", "frequency_penalty", "seed")
 # Options of transformers that change the texts there and are not supported, and their values
-# without effect. Some of them transformers itself leaves to code of others.
+# without effect. Some of them need external code in transformers too.
 UNSUPPORTED = {
     "constraints": (None, []),
     "diversity_penalty": (None, 0),
@@ -198,7 +198,7 @@ NEUTRAL = (
     "prompt_lookup_num_tokens", "return_dict_in_generate", "speculation_type", "target_lookbehind",
     "transformers_version", "use_cache", "use_mtp",
 )  # fmt: skip
-"""Options that change no text: how transformers computes, what it returns, and tokens that are
+"""Options that do not change texts: how transformers computes, what it returns, and tokens that are
 read elsewhere."""
 
 
@@ -210,13 +210,13 @@ class GenerationConfig:
     """Maximum number of tokens to generate."""
     max_length: int | None = None
     """Maximum number of tokens, prompt included, instead of max_new_tokens; of an encoder-decoder
-    those of the decoder. None: max_new_tokens counts."""
+    those of the decoder. None: max_new_tokens is used."""
     min_new_tokens: int = 0
     """Minimum number of tokens before an end token."""
     min_length: int = 0
     """Minimum number of tokens before an end token, prompt included."""
     eos_token_id: int | tuple[int, ...] | None = None
-    """The token or tokens that end a text; None: none does."""
+    """The token or tokens that end a text; None: no token does."""
     pad_token_id: int | None = None
     """The token that pads a row after its end; None: an end token."""
     stop_strings: tuple[str, ...] = ()
@@ -249,7 +249,7 @@ class GenerationConfig:
     """End beam search when num_beams texts are complete (True), when by a heuristic (False) or
     certainly (never) no better one will come."""
     repetition_penalty: float = 1.0
-    """Factor against tokens of the prompt and of what was generated; 1: none."""
+    """Factor against tokens of the prompt and generated tokens; 1: none."""
     presence_penalty: float = 0.0
     """Subtracted from the logit of each generated token."""
     frequency_penalty: float = 0.0
@@ -265,11 +265,11 @@ class GenerationConfig:
     """The number of new tokens after which end tokens become more probable, and the factor for each
     further one; None: they do not."""
     sequence_bias: tuple[tuple[tuple[int, ...], float], ...] = ()
-    """Sequences of tokens, each with what is added to the logit of its last one after the others
+    """Sequences of tokens, each with a term added to the logit of its last one after the others
     (the command line accepts one)."""
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     """Sequences of tokens that are never generated (the command line accepts one); an end token
-    by itself is ignored."""
+    alone is ignored."""
     suppress_tokens: tuple[int, ...] = ()
     """Tokens that are never generated."""
     begin_suppress_tokens: tuple[int, ...] = ()
@@ -282,7 +282,7 @@ class GenerationConfig:
     remove_invalid_values: bool = False
     """Replace logits that are not finite."""
     renormalize_logits: bool = False
-    """Normalise the log-probabilities again after everything else, which beam search adds up."""
+    """Normalise the log-probabilities again after all other steps; beam search adds them up."""
 
     rules: ClassVar[Mapping[str, Rule]] = RULES
     """The rule of each field."""
@@ -296,8 +296,8 @@ class GenerationConfig:
     def of(cls, recommended: Mapping[str, Any], given: Mapping[str, Any]) -> "GenerationConfig":
         """Combines given values with those that a model's files recommend.
 
-        Given options of sampling imply do_sample. Recommendations that have no effect beside the
-        given values are ignored.
+        Given options of sampling imply do_sample. Recommendations without effect under the given
+        values are ignored.
         """
         names = list(cls.rules)
         for name in given:
@@ -373,9 +373,9 @@ class GenerationConfig:
         return replace(self, eos_token_id=(*self.end_tokens, token))
 
     def with_tokens(self, pretrained: Pretrained, options: Mapping[str, Any] | None = None) -> Self:
-        """Returns the options with what a subclass has to know of the model.
+        """Returns the options with the settings of a model that a subclass needs.
 
-        The given options count where the model's files would otherwise.
+        The given options take precedence over the model's files.
         """
         del pretrained, options
         return self
@@ -508,8 +508,8 @@ _SUPPORTED = frozenset(RULES) - {*_OURS}
 def recommendations(pretrained: Pretrained) -> dict[str, Any]:
     """The options that a model's files recommend.
 
-    As in transformers, those of config.json count where there is no generation_config.json. The
-    tokens that begin, end and pad texts are taken from there as well if that file does not say.
+    As in transformers, those of config.json are used without a generation_config.json. The tokens
+    that begin, end and pad texts are also taken from config.json if the other file lacks them.
     """
     config = pretrained.token_values
     folder = pretrained.folder
@@ -531,8 +531,8 @@ def supported_options(
 ) -> dict[str, Any]:
     """Returns the options that are supported; one warning names those that are not.
 
-    What changes no text in transformers is not mentioned. `further` names options that this model
-    has in addition to those of `GenerationConfig`.
+    Options that do not change texts in transformers are not mentioned. `further` names options that
+    this model has in addition to those of `GenerationConfig`.
     """
     known = {*_SUPPORTED, *further}
     found = {name: value for name, value in recommended.items() if name in known}
@@ -557,7 +557,7 @@ def _several(tokens: int | tuple[int, ...] | None) -> tuple[int, ...]:
 
 
 def _frozen(value: Any) -> Any:
-    """A value with tuples for lists, arrays and dictionaries, and Python's scalars for others'."""
+    """Converts lists, arrays and dictionaries to tuples, and other scalars to Python's."""
     if isinstance(value, Mapping):
         value = list(value.items())
     if isinstance(value, np.ndarray | jax.Array) and value.ndim:

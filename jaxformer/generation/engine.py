@@ -1,4 +1,4 @@
-"""The generation engine: a model's compiled programs, and what runs on the host around them."""
+"""The generation engine: a model's compiled programs, and the host's code around them."""
 
 import copy
 import os
@@ -62,8 +62,8 @@ class Engine:
     ):
         """Arranges the weights; the given ones may be deleted afterwards. Compiles nothing yet.
 
-        Without parameters, `with_parameters` gives them. `weights` is the dtype of kernels; None:
-        that of the parameters.
+        Without parameters, `with_parameters` must set them. `weights` is the dtype of kernels;
+        None: that of the parameters.
         """
         check_generates(config)
         self.config = config
@@ -211,8 +211,8 @@ class Engine:
     ) -> Hypotheses:
         """Searches for the n = num_return_sequences most probable continuations of each prompt.
 
-        Best first and those of a prompt in a row: tokens `[B n, N]`, where N is the longest,
-        lengths and scores `[B n]`; NumPy arrays.
+        Grouped by prompt, best first: tokens `[B n, N]`, where N is the longest, lengths and scores
+        `[B n]`; NumPy arrays.
         """
         keys = row_keys(0, np.arange(len(prompts.lengths)))  # Nothing is sampled.
         options = {"keys": keys, "encoder_outputs": encoder_outputs, "max_pending": 1}

@@ -21,7 +21,7 @@ class Weights:
     parameters: Arranged
     """The parameters, as the engine has arranged them."""
     hooks: Hooks = Hooks()
-    """The hooks; a program serves all that differ in their arrays alone."""
+    """The hooks; a program serves all that differ only in their arrays."""
 
 
 class HookedModel:
@@ -35,22 +35,22 @@ class HookedModel:
         return getattr(self._model, name)
 
     def init_cache(self, shape: CacheShape, *encoder_outputs: Any) -> Cache:
-        """The cache before the first token, see the model's."""
+        """The cache before the first token, see the model's method."""
         run = with_hooks(self._model.init_cache, self._hooks, required=False)
         return run(shape, *encoder_outputs)
 
     def step(self, inputs: jax.Array, cache: Cache, **options: Any) -> tuple[jax.Array, Cache]:
-        """The hidden states of the next tokens, see the model's."""
+        """The hidden states of the next tokens, see the model's method."""
         run = with_hooks(self._model.step, self._hooks, required=False)
         return run(inputs, cache, **options)
 
 
 def check_per_token(hooks: Mapping[str, Hook]) -> None:
-    """Raises ArgumentError if a hook needs whole rows, of which a pass reads a few tokens."""
+    """Raises ArgumentError if a hook needs whole rows: a pass reads only a few tokens."""
     for name, hook in hooks.items():
         if not getattr(hook, "per_token", True):
             raise ArgumentError(
-                f"hooks[{name!r}]: must change each token alike, such as add_vector, for a cached "
-                "generation reads a few tokens of a row at a time; or generate with a loop over "
-                "jaxformer.run_with_hooks"
+                f"hooks[{name!r}]: must change each token alike, such as add_vector, because a "
+                "cached generation reads a few tokens of a row at a time; or generate with a loop "
+                "over jaxformer.run_with_hooks"
             )

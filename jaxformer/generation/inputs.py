@@ -1,4 +1,4 @@
-"""What a generation starts from: prompts, and the outputs of an encoder."""
+"""The inputs of a generation: prompts, and the outputs of an encoder."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ class Prompts(NamedTuple):
 
 
 def real_tokens(ids: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
-    """Bool `[B, T]`: which ids are not padding; DataError if a row is nothing else."""
+    """Bool `[B, T]`: which ids are not padding; DataError if a row is only padding."""
     real = np.ones(ids.shape, bool) if mask is None else np.asarray(mask) > 0
     empty = np.flatnonzero(~real.any(axis=1))
     if len(empty):
         raise DataError(
-            f"input_ids: the prompt of row {empty[0]} is empty: it needs one token at least, such "
+            f"input_ids: the prompt of row {empty[0]} is empty: it needs at least one token, such "
             "as the one that starts a text"
         )
     return real
@@ -157,7 +157,7 @@ def prepare_inputs(
     if source not in arrays:
         raise DataError(f"inputs: {source} is missing; there are {', '.join(arrays) or 'none'}")
     if "position_ids" in arrays:
-        raise DataError("inputs: position_ids: must be left out; attention_mask decides them")
+        raise DataError("inputs: position_ids: must be left out; attention_mask determines them")
     rows = np.asarray(arrays[source])
     if not config.is_encoder_decoder:
         for name in arrays.keys() & SEGMENTS.keys():

@@ -85,9 +85,9 @@ def generate_for(
     start: int | None = None,
     processors: tuple[Processor, ...] = (),
 ) -> dict[str, jax.Array]:
-    """As `generate_rows`, of inputs by the names of transformers.
+    """Like `generate_rows`, for inputs by the names of transformers.
 
-    `encoder` is the same model, perhaps in another layout, that runs the encoder. `start` is the
+    `encoder` is the same model, possibly in another layout, that runs the encoder. `start` is the
     token that starts an answer without "decoder_input_ids".
     """
     encoder_outputs, source, part = (), None, ""

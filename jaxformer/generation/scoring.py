@@ -52,7 +52,7 @@ class Score:
 
 
 def best_of(scores: Sequence[Score], by: Literal["sum", "mean"]) -> int:
-    r"""The index of the best continuation of a prompt, the first of equals.
+    r"""The index of the best continuation of a prompt, the first in case of ties.
 
     .. math:: \arg\max_c \sum_j \log p(c_j) \quad\text{or}\quad
         \arg\max_c \frac{1}{n_c} \sum_j \log p(c_j)
@@ -82,7 +82,7 @@ def score(
         ArgumentError: An argument has an invalid value.
         ConfigError: The model does not predict the next token.
         DataError: A text is longer than the model's positions; a prompt or continuation is empty,
-            or holds a token that is not in the vocabulary.
+            or contains a token that is not in the vocabulary.
     """
     check_pretrained("pretrained", pretrained)
     if (chats := conversations_in(inputs)) is not None:
@@ -96,14 +96,15 @@ class Scorer:
     """Scores continuations with the model of an engine.
 
     A pass reads several continuations of about the same length, each after its prompt. A score
-    depends on the prompt and the continuation alone (except for rounding). Programs are compiled
-    for powers of two: of the rows of a pass, of their tokens and of the tokens that are scored.
+    depends only on the prompt and the continuation (except for rounding). Programs are compiled for
+    powers of two: of the rows of a pass, of their tokens and of the tokens that are scored.
     """
 
     def __init__(self, engine: Engine, rows: int = 16):
-        """Compiles nothing yet."""
+        """Keeps the engine; programs are compiled later."""
         self.engine, self.rows = engine, rows
-        # Positions that depend on the length take that of the longest row, so rows are read apart.
+        # Positions that depend on the length use that of the longest row, so rows are read
+        # separately.
         self._apart = engine.changes_at(np.zeros(1, np.int32)) is not None
         self._score = jax.jit(self._scored)
 
@@ -183,7 +184,7 @@ class _Request(NamedTuple):
     prompt: np.ndarray
     """The prompt's tokens."""
     tokens: np.ndarray
-    """Those of the continuation."""
+    """The continuation's tokens."""
 
     @property
     def length(self) -> int:
@@ -209,7 +210,7 @@ def _check(engine: Engine, prompts: Prompts, continuations: Continuations) -> No
             name = f"continuations: continuation {number} of row {row}"
             ids, most = token_ids(name, tokens), engine.config.vocab_size - 1
             if not ids.size:
-                raise DataError(f"{name} is empty: it needs one token at least")
+                raise DataError(f"{name} is empty: it needs at least one token")
             if (unknown := ids[(ids < 0) | (ids > most)]).size:
                 raise DataError(
                     f"{name}: token {unknown[0]} is not in the vocabulary, expected 0 to {most}"

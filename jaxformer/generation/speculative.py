@@ -53,7 +53,7 @@ class SpeculativeEngine:
     sampled ones in distribution. The draft model only affects the time.
 
     It has the interface of `Engine`. Rows advance independently, each by as many tokens as were
-    accepted, and a row's samples depend on its own key alone.
+    accepted, and a row's samples depend only on its own key.
 
     References:
         Leviathan et al., Fast Inference from Transformers via Speculative Decoding
@@ -174,12 +174,12 @@ def _check_positions(
 
 
 class _Proposal(NamedTuple):
-    """What a draft model adds to each row."""
+    """The tokens that a draft model adds to each row."""
 
     history: History
     """The tokens, the proposed ones included."""
     cache: Cache
-    """The draft model's cache of all of them but the last."""
+    """The draft model's cache of all of them except the last."""
     ended: jax.Array
     """bool `[B]`: whether the last of them is an end token."""
     logits: jax.Array | None
@@ -293,5 +293,5 @@ def _tokens_at(tokens, positions):
 
 
 def _truncated(cache: Cache, lengths) -> Cache:
-    """Undoes tokens, so that the cache holds at most all but the last of each row."""
+    """Undoes tokens, so that the cache contains at most all tokens of each row except the last."""
     return replace(cache, lengths=jnp.minimum(cache.lengths, lengths - 1))

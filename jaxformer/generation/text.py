@@ -56,7 +56,7 @@ class TextGenerator:
         self.reads_images = reads_images(pretrained)
 
     def tokenize(self, prompt: str) -> Prompt:
-        """The tokens of a prompt, or of an encoder's input; an image stays a file until then."""
+        """The tokens of a prompt, or of an encoder's input; an image stays a file."""
         return prompt if self.reads_images else tokenize(self.pretrained, prompt)
 
     def stream(self, ids: Prompt, tokens: list[int] | None = None) -> Iterator[str]:

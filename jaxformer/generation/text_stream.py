@@ -78,7 +78,7 @@ class StopStrings:
     """
 
     def __init__(self, stop: Sequence[str]):
-        """Takes the strings, any number of them, none empty."""
+        """Takes any number of strings, none of them empty."""
         self._stop = tuple(stop)
         self._buffer = ""
         self.found: str | None = None
@@ -131,7 +131,7 @@ def detokenizer(tokenizer: Tokenizer) -> "Detokenizer":
 
 
 def _before_cleaning(decoder: decoders.Decoder | None) -> decoders.Decoder | None:
-    """Returns the decoder in front of `CLEANED`, if a decoder ends with that."""
+    """Returns the decoder before `CLEANED`, if a decoder ends with that."""
     if not isinstance(decoder, decoders.Sequence):
         return None
     stored = json.loads(decoder.__getstate__())["decoders"]
@@ -154,7 +154,7 @@ class Detokenizer(abc.ABC):
     """
 
     def __init__(self, tokenizer: Tokenizer):
-        """`tokenizer` turns ids into tokens and says which of them are special."""
+        """`tokenizer` turns ids into tokens and identifies special ones."""
         self._tokenizer = tokenizer
         self._special = frozenset(special_tokens_in(tokenizer).values())
 
@@ -230,10 +230,10 @@ class _OfTokens(Detokenizer):
 
 
 class _Cleaned(_OfTokens):
-    """Decodes tokens whose text is cleaned: blanks before punctuation and contractions go.
+    """Decodes tokens whose text is cleaned: blanks before punctuation and contractions are removed.
 
-    The text from the last blank on is held back, since what follows may take that away. It is not
-    cut there if " ' " or " n't" may begin before that blank, or another blank precedes it.
+    The text from the last blank on is held back, since later tokens may remove it. It is not cut
+    there if " ' " or " n't" may begin before that blank, or another blank precedes it.
     """
 
     def __init__(self, tokenizer: Tokenizer, decoder: decoders.Decoder):

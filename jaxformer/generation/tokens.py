@@ -21,7 +21,7 @@ from jaxformer.generation.inputs import Prompts, are_real
 from jaxformer.generation.text_stream import TextStream
 
 READ_EVERY = 16
-"""The number of tokens after which the host reads those of a batch."""
+"""The number of tokens per row after which the host reads them."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def new_tokens(
 
 
 class Part(NamedTuple):
-    """The tokens that a row has got since the part before."""
+    """The tokens of a row since the part before."""
 
     tokens: np.ndarray
     """int32 `[n]`."""
@@ -154,7 +154,7 @@ def stream_sliding(
     """Yields new tokens as `stream_tokens` does, beyond the number of positions of the model.
 
     Whenever the positions are used up, the last half of the text becomes the prompt, from position
-    0. The model and the penalties see that half only.
+    0. The model and the penalties see only that half.
     """
     limit = engine.max_length
     if limit is None:
@@ -234,7 +234,9 @@ def _stopped_tokens(
     encoder_outputs: EncoderOutputs = (),
     keep_scores: bool = False,
 ) -> NewTokens:
-    """As `new_tokens`, up to the token that completes a stop string; with scores, all steps run."""
+    """Like `new_tokens`, up to the token that completes a stop string; with scores, all steps
+    run.
+    """
     texts = [TextStream(tokenizer, config.stop_strings) for _ in prompts.lengths]
     arguments = engine, prompts, config, keys
     if keep_scores:

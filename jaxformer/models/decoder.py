@@ -180,7 +180,7 @@ class GenerativeModel(Model):
         return self.heads["language_model"].scores(outputs)
 
     def _outputs_from(self, hidden: jax.Array, batch: Batch) -> ModelOutput:
-        """Returns what the heads read of the decoder's hidden states `[B, T, D]` of a batch."""
+        """Returns the inputs of the heads for a batch's decoder states `[B, T, D]`."""
         valid = self.valid(batch)
         tied = self.target_embedding.kernel()
         return ModelOutput(hidden, pool(hidden, valid, "first"), tied, valid)

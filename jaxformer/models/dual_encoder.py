@@ -74,7 +74,7 @@ class DualEncoderConfig(ModelConfig):
         return *self.text.stacks, *self.image.stacks
 
     def with_fields(self, **changes: Any) -> Self:
-        """Returns a copy with own fields replaced, and others in each model that has them."""
+        """Returns a copy with its own fields replaced, and others in each model that has them."""
         names = {each.name for each in fields(self)}
         own = {name: changes.pop(name) for name in names if name in changes}
         return replace(self, **(with_shared_fields(self.parts, changes) | own))

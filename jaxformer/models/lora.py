@@ -56,7 +56,7 @@ class LoRA:
     """The product of the factors is multiplied by alpha / rank."""
     targets: tuple[str, ...] = ("*.query.kernel", "*.value.kernel")
     """The kernels to adapt: patterns of their names, layer names ("query"), or "all-linear", which
-    leaves out experts and routers; name those ("gate", "up", "down", "router") beside it."""
+    leaves out experts and routers; name those ("gate", "up", "down", "router") in addition."""
     trained: tuple[str, ...] | None = None
     """Patterns of parameters to train in addition to the factors; None selects heads over labels
     (classification, tags, spans, regression), as in PEFT, but no head over the vocabulary.

@@ -279,7 +279,7 @@ class TransformerModelConfig(TransformerConfig, ModelConfig, metaclass=_AcceptsM
         self.position.validate_length(lengths["inputs"])
 
     def output_length(self, length: int | jax.Array) -> int | jax.Array:
-        """Returns the number of states behind the blocks for this many tokens of a row."""
+        """Returns the number of states after the blocks for this many tokens of a row."""
         return length
 
 
@@ -377,7 +377,7 @@ class Model(nnx.Module):
         }
 
     def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Returns the total weight of every head in `loss`, from the batch alone."""
+        """Returns the total weight of every head in `loss`, from only the batch."""
         return {name: head.loss_weight(batch) for name, head in self.heads.items()}
 
     def predictions(self, outputs: ModelOutput, batch: Batch) -> dict[str, Predictions]:

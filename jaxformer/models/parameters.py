@@ -147,7 +147,7 @@ Arranged = dict[str, Kernel]
 
 
 class ArrangedModel:
-    """A model whose layers lie apart, and whose kernels are joined and transposed.
+    """A model whose layers are separate, and whose kernels are joined and transposed.
 
     The kernels that a sublayer `joins` are one array, so that a pass computes one product with
     them. For few rows `Transposed` kernels are read up to three times as fast on a CPU, and a fifth
@@ -206,10 +206,10 @@ class ArrangedModel:
         return self._apart.module(kernels)
 
     def _arranged(self, first: str, kernels: list[jax.Array]) -> Kernel:
-        """Kernels of the same inputs, those of the parameter `first`, as one."""
+        """Joins kernels with the same inputs into one; `first` is the name of the first."""
         layers, inputs, outputs = self._sizes(first)
         if len(kernels) > 1:
-            # A loop would hoist the cast of each part, and so several casts of the whole.
+            # A later cast of each part would be hoisted out of loops as several casts of the whole.
             dtype = kernels[0].dtype if self._int8 else self._dtype
             flat = [kernel.reshape(*layers, *inputs, -1).astype(dtype) for kernel in kernels]
             kernels = [jnp.concatenate(flat, axis=-1)]
@@ -232,7 +232,7 @@ class ArrangedModel:
 
 
 def _apart(model: nnx.Module, transposed: bool) -> nnx.Module:
-    """A model whose layers lie apart, and whose tied heads read the embedding as it is stored."""
+    """A model with separate layers, whose tied heads read the embedding as it is stored."""
     model.decoder_transformer.stack.unstack()
     for _, node in nnx.iter_graph(model):
         if isinstance(node, Embedding):
@@ -241,7 +241,7 @@ def _apart(model: nnx.Module, transposed: bool) -> nnx.Module:
 
 
 def _joins(model: nnx.Module, kernels: dict[str, int]) -> Iterator[tuple[str, ...]]:
-    """The names of kernels that are joined; of those that a sublayer names, there may be one."""
+    """The names of kernels that are joined; the model may lack some that a sublayer names."""
     for path, node in nnx.iter_graph(model):
         if isinstance(node, Sublayer):
             prefix = ".".join(map(str, path))

@@ -37,8 +37,8 @@ class SpectrogramConfig(TransformerModelConfig):
     num_mel_bins: int = 80
     """Frequencies of a spectrogram."""
     position: Position = SinusoidalTable(max_length=1500)
-    """The scheme of the states, of which there is one for two frames of the spectrogram. With a
-    `max_length` all spectrograms have as many frames as it asks for.
+    """The scheme of the states, one for every two frames of the spectrogram. A `max_length` fixes
+    the number of frames of all spectrograms.
     """
     norm: Norm = LayerNorm(eps=1e-5)
     """LayerNorm or RMSNorm."""
@@ -132,7 +132,7 @@ class Spectrogram(Model):
         return self.transformer(x, mask=Mask(), key=key)
 
     def outputs_of(self, spectrograms: jax.Array, key: jax.Array | None = None) -> ModelOutput:
-        """Returns what the heads read, see `hidden`."""
+        """Returns the inputs of the heads, see `hidden`."""
         hidden, layers = with_layers(self.hidden, self.config.heads, spectrograms, key)
         if layers is not None:
             # The last of them is normalised, as in transformers.

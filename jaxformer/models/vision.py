@@ -180,7 +180,7 @@ class VisionConfig(TransformerModelConfig):
         return np.asarray(resized) if isinstance(value, np.ndarray) else resized
 
     def _scheme_of(self, name: str) -> Position | None:
-        """Returns the scheme that a parameter is the table of."""
+        """Returns the scheme whose table a parameter is."""
         scheme = self.relative_position or self.position
         if name == POSITION_TABLE:
             return self.position

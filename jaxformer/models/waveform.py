@@ -64,15 +64,15 @@ class WaveformConfig(TransformerModelConfig):
     position_convolution: PositionalConvolution = PositionalConvolution()
     """The convolution that gives frames their positions."""
     span_masking: SpanMasking = SpanMasking()
-    """What is masked in training."""
+    """The masking of frames and channels in training."""
     position: Position = NoPosition()
-    """A scheme beside the positional convolution."""
+    """A scheme in addition to the positional convolution."""
     norm: Norm = LayerNorm(eps=1e-5)
     """LayerNorm or RMSNorm."""
     residual: Residual = PostNorm()
     """PostNorm (base models), or PreNorm (large models: "stable layer norm")."""
     embeddings: Embeddings = Embeddings(norm=LayerNorm(eps=1e-5))
-    """Norm, scale and dropout of the frames; the norm, in base models, is behind the positional
+    """Norm, scale and dropout of the frames; the norm, in base models, follows the positional
     convolution.
     """
     self_attention: SelfAttentionConfig = DotProductAttention(
@@ -86,9 +86,9 @@ class WaveformConfig(TransformerModelConfig):
     dropout: float = 0.1
     """Dropout rate of the embeddings and of every sublayer's output."""
     adapter: LengthAdapter | None = None
-    """Convolutions that shorten the rows behind the blocks, for a transcript or a decoder."""
+    """Convolutions that shorten the rows after the blocks, for a transcript or a decoder."""
     heads: tuple[Head, ...] = (CTC(vocab_size=32),)
-    """The heads on the hidden states; with an adapter CTC alone."""
+    """The heads on the hidden states; with an adapter only CTC."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -118,7 +118,7 @@ class WaveformConfig(TransformerModelConfig):
         return self.output_length(self.features.num_frames(samples))
 
     def output_length(self, length: int | jax.Array) -> int | jax.Array:
-        """Returns the number of frames behind the adapter, which may shorten rows."""
+        """Returns the number of frames after the adapter, which may shorten rows."""
         return length if self.adapter is None else self.adapter.num_frames(length)
 
     def output_valid(self, valid: jax.Array | None) -> jax.Array | None:
@@ -192,7 +192,7 @@ class Waveform(Model):
         uniform = lambda key, shape: jax.random.uniform(key, shape, jnp.float32)  # noqa: E731
         self.mask_vector = parameter(keys[3], (dim,), ("embed",), uniform) if masked else None
         self.frame_positions = FramePositions(keys[4], config.position_convolution, dim)
-        # Without the adapter the blocks' outputs are as wide as they are.
+        # Without the adapter, the outputs have the width of the blocks.
         self.transformer = replace(config, adapter=None).build_transformer(keys[5], dim)
         own, key = config.adapter, jax.random.fold_in(key, 1)
         self.adapter = None if own is None else FrameAdapter(key, own, dim, config.init_std)
@@ -236,13 +236,13 @@ class Waveform(Model):
         key: jax.Array | None = None,
         adapted: jax.Array | None = None,
     ) -> jax.Array:
-        """Returns the hidden states of frames, or the frames of the adapter behind them.
+        """Returns the hidden states of frames, or the frames of the adapter after them.
 
         Args:
             features: `[B, T, C]`, from `features`.
             valid: bool `[B, T]`: the frames to attend to; None means all.
-            masked: bool `[B, T]`: the frames to replace with the mask vector. None: spans that are
-                drawn with the key, and none in evaluation.
+            masked: bool `[B, T]`: the frames to replace with the mask vector. None: spans drawn
+                with the key; no spans in evaluation.
             key: The dropout key; None in evaluation.
             adapted: bool `[B, T]`: the states that the adapter reads, so that padding does not
                 change the real frames; None: all, as in transformers.
@@ -307,7 +307,7 @@ class Waveform(Model):
         key: jax.Array | None = None,
         adapted: jax.Array | None = None,
     ) -> ModelOutput:
-        """Returns what the heads read, see `states`."""
+        """Returns the inputs of the heads, see `states`."""
         given = features, valid, masked, key, adapted
         hidden, layers = with_layers(self.states, self.config.heads, *given)
         layers = None if layers is None else jnp.stack(layers)
@@ -326,7 +326,7 @@ class Waveform(Model):
         return self.config.output_valid(self._real(batch))
 
     def _real(self, batch):
-        """The frames that read real samples alone, before the adapter; None: all."""
+        """The frames that read only real samples, before the adapter; None: all."""
         if "num_samples" not in batch:
             return None
         length = self.config.features.num_frames(batch["waveforms"].shape[1])

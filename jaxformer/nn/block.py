@@ -60,13 +60,13 @@ class TransformerBlock(BlockConfig):
     """The sublayers around the residual stream, arranged by the model's `residual`: `Block`."""
 
     def sublayers(self, given: Sequence[SublayerConfig]) -> Sequence[SublayerConfig]:
-        """The sublayers in the order in which the residual arrangement takes them: those given.
+        """Returns the sublayers of a block, in order; a subclass may return others.
 
         Args:
-            given: Those of the model, see `build`.
+            given: The sublayers of the model, see `build`.
 
         Returns:
-            The same; in a subclass perhaps others.
+            The given sublayers.
         """
         return given
 
@@ -82,7 +82,7 @@ class TransformerBlock(BlockConfig):
     def make(
         self, key: jax.Array, config: TransformerConfig, sublayers: Sequence[Sublayer]
     ) -> Block:
-        """The block around sublayers that have been built; in a subclass perhaps another."""
+        """The block around built sublayers; a subclass may return another."""
         return Block(key, config, sublayers)
 
 
@@ -90,8 +90,8 @@ class TransformerBlock(BlockConfig):
 class UnusedCrossAttention(TransformerBlock):
     """The blocks of a decoder that was taken from an encoder-decoder (`BartForCausalLM`).
 
-    They keep its cross-attention, which has nothing to read, so that a file with all parameters can
-    be written. These parameters do not learn.
+    They keep its cross-attention, which has no encoder outputs to read, so that a file with all
+    parameters can be written. These parameters do not learn.
     """
 
     cross_attention: CrossAttentionConfig = DotProductCrossAttention()

@@ -106,7 +106,7 @@ class Chunk:
     def written(self, array: jax.Array, new: jax.Array) -> jax.Array:
         """Writes the real tokens to their slots.
 
-        A row without real tokens may lose what is in the slot after those of the longest row.
+        A row without real tokens may lose the contents of the slot after those of the longest row.
 
         Args:
             array: `[B, K, C, H]`.
@@ -120,8 +120,8 @@ class Chunk:
         if length == 1 and (self.shift is not None or rows == 1):
             shift = 0 if self.shift is None else self.shift
             slot = jnp.max(self.start + shift) % capacity
-            # XLA's CPU backend would update the array and its reshaped copy, and copy both. That of
-            # jaxlib 0.10 scatters few bits through a float32 copy instead.
+            # XLA's CPU backend would update the array and its reshaped copy, and copy both. The
+            # backend of jaxlib 0.10 scatters few bits through a float32 copy instead.
             few_bits = jax.__version_info__ < (0, 11) and array.dtype in (jnp.bfloat16, jnp.float16)
             if platform() == "cpu" and not few_bits:
                 places = array.at[jnp.arange(rows)[:, None], jnp.arange(heads)[None, :], slot]
@@ -183,7 +183,7 @@ class CacheArray:
 class KeyValueCache:
     """The keys `[B, K, C, H]` and values `[B, K, C, H']` of one layer.
 
-    Heads precede slots, so that the products of attention read each head's keys in a row.
+    Heads precede slots, so that the products of attention read each head's keys contiguously.
     """
 
     key: CacheArray
@@ -205,7 +205,7 @@ class KeyValueCache:
 
     @classmethod
     def of(cls, key: jax.Array, value: jax.Array, shape: CacheShape) -> KeyValueCache:
-        """Keys `[B, S, K, H]` and values `[B, S, K, H']`, as `shape` says."""
+        """Keys `[B, S, K, H]` and values `[B, S, K, H']`, in the form of `shape`."""
         return cls._of(key.swapaxes(1, 2), value.swapaxes(1, 2), shape)
 
     @classmethod
@@ -276,7 +276,7 @@ class Cache:
 
     @property
     def can_undo(self) -> bool:
-        """Whether tokens can be undone: not those that a recurrent state has taken up."""
+        """Whether tokens can be undone; a recurrent state does not allow it."""
         caches = jax.tree.leaves(self.layers, is_leaf=lambda x: isinstance(x, KeyValueCache))
         return all(isinstance(cache, KeyValueCache) for cache in caches)
 

@@ -33,11 +33,12 @@ MOST_LAYERS = 10_000
 
 @dataclass(frozen=True)
 class RematNames:
-    """Keeps the activations of these names, and computes all others again.
+    """Keeps the activations of these names, and recomputes all others.
 
-    The names are those of `functional.activations.SAVEABLE`. What is offloaded waits in the pinned
-    memory of the host, and is copied back while the backward pass works on a later layer. A stack
-    keeps the input of every block in any case: on the device, unless "block_input" is offloaded.
+    The names are those of `functional.activations.SAVEABLE`. Offloaded activations stay in the
+    pinned memory of the host, and are copied back while the backward pass works on a later layer. A
+    stack keeps the input of every block in any case: on the device, unless "block_input" is
+    offloaded.
 
     References:
         Chen et al., Training Deep Nets with Sublinear Memory Cost
@@ -58,12 +59,12 @@ class RematNames:
 
 Remat = Literal["none", "dots", "full"] | RematNames
 """What the backward pass recomputes: nothing, all but matrix products (dots), all (full), or all
-but what has certain names."""
+but activations of certain names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputEmbeddings:
-    """What `Embeddings` and `TokenEmbeddings` share."""
+    """The common fields of `Embeddings` and `TokenEmbeddings`."""
 
     norm: Norm | None = None
     """A norm right after the embedding (BLOOM, BERT)."""
@@ -103,7 +104,7 @@ class TokenEmbeddings(InputEmbeddings):
     padding_id: int | None = None
     """A token whose lookups have no gradient, like PyTorch's `padding_idx`."""
     zero_padding: bool = False
-    """The embeddings of padding are zeros behind the norm (DeBERTa, ESM)."""
+    """The embeddings of padding are zeros after the norm (DeBERTa, ESM)."""
     token_types: int = 0
     """Number of token types: 2 in BERT (first and second sentence); 0 disables them."""
     task_types: int = 0
@@ -163,13 +164,13 @@ class TransformerConfig(abc.ABC):
     window_position: RoPE | None = None
     """RoPE of the layers with a window (Gemma 3 gives them another base). None: `position`."""
     relative_position: Position | None = None
-    """A second scheme for attention biases, if `position` has none: T5Bias beside Learned in MPNet,
+    """A second scheme for attention biases, if `position` has none: T5Bias with Learned in MPNet,
     PatchBias in BEiT; or DistanceEmbedding, for DisentangledAttention. It counts all tokens of a
-    row, padding included, whatever their positions."""
+    row, padding included, regardless of their positions."""
     norm: Norm = RMSNorm(eps=1e-5)
     """LayerNorm or RMSNorm."""
     residual: Residual = PreNorm()
-    """Where the norm sits: PreNorm, PostNorm, BranchNorm, SandwichNorm, Parallel."""
+    """Where the norms are: PreNorm, PostNorm, BranchNorm, SandwichNorm, Parallel."""
     embeddings: Embeddings = Embeddings()
     """Norm, scale and dropout of the embeddings."""
     windows_ahead: ClassVar[bool] = False
@@ -198,7 +199,7 @@ class TransformerConfig(abc.ABC):
     """Scan over the layers (compile time flat in depth) or unroll them (faster on a CPU)."""
     remat: Remat = "none"
     """What the backward pass recomputes: nothing, all but matrix products (dots), all (full), or
-    all but what a RematNames keeps on the device or offloads to the host."""
+    all but the activations that a RematNames keeps on the device or offloads to the host."""
 
     def __post_init__(self):
         check_types(self)

@@ -1,4 +1,4 @@
-"""A block with a convolution beside its sublayers."""
+"""A block with a convolution parallel to its sublayers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class ConvolutionBlock(TransformerBlock):
 
     .. math:: y = \mathrm{norm}(\mathrm{block}(x) + f(W * x))
 
-    Tokens meet only neighbours of their document, and padding becomes zeros.
+    The kernel reads only tokens of one document, and the states of padding become zeros.
 
     References:
         He et al., DeBERTa, 2021 (https://arxiv.org/abs/2006.03654), appendix A.5.

@@ -1,4 +1,4 @@
-"""DeBERTa's attention: to what a token is, and to how far away it is."""
+"""DeBERTa's attention, which depends on the contents of tokens and on their distances."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,10 +21,11 @@ from jaxformer.nn.layers import Linear, normal
 
 
 class AttentionWithoutPadding(Attention):
-    """Attention in which padding sees all tokens alike, instead of the real ones by their scores.
+    """Attention in which padding weighs all tokens equally, instead of the real ones by their
+    scores.
 
-    Nothing but the states of padding depends on it: a classifier in transformers reads one where
-    a row begins with padding.
+    Only the states of padding depend on it; a classifier in transformers reads one if a row begins
+    with padding.
     """
 
     def attended(self, query_BTNH, key_BSKH, value_BSKH, *, mask, **options):
@@ -41,7 +42,7 @@ class AttentionWithoutPadding(Attention):
 
 
 class DisentangledSelfAttention(SelfAttention):
-    """Attention whose queries and keys also meet projected vectors of their distance."""
+    """Attention whose scores include products with projected vectors of the distance."""
 
     def __init__(
         self,
@@ -113,12 +114,12 @@ class DisentangledAttention(DotProductAttention):
     """
 
     content_to_position: bool = True
-    """Queries meet the vectors, projected as keys (c2p)."""
+    """Whether queries are multiplied by the vectors, projected as keys (c2p)."""
     position_to_content: bool = True
-    """Keys meet the vectors, projected as queries (p2c)."""
+    """Whether keys are multiplied by the vectors, projected as queries (p2c)."""
     share_projections: bool = False
-    """The vectors are projected as the tokens' keys and queries are (DeBERTa 2 and 3), not by
-    separate kernels."""
+    """Whether the kernels of the tokens' keys and queries project the vectors (DeBERTa 2 and 3),
+    not separate ones."""
     bias: bool = field(default=True, kw_only=True)
     """Biases of the query, key and value projections."""
     output_bias: bool = field(default=True, kw_only=True)

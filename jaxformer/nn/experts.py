@@ -26,7 +26,7 @@ _TAKES = ("logits", "count")
 
 @dataclass(frozen=True, kw_only=True)
 class SharedExpert:
-    """A feed-forward layer that every token goes through, beside those it is routed to."""
+    """A feed-forward layer of every token, in addition to those it is routed to."""
 
     dim: int
     """Its hidden width."""
@@ -107,7 +107,7 @@ class MixtureOfExperts(Sublayer):
     def _log(
         self, logits: jax.Array, routes: Routes, real: jax.Array | None, kept: jax.Array | None
     ) -> None:
-        """Adds the losses and metrics of the layer; `kept` is what its experts compute."""
+        """Adds the losses and metrics of the layer; `kept` marks the tokens that are computed."""
         probabilities = self.settings.router.probabilities(logits)
         load = expert_load(probabilities, routes.experts, real)
         for loss in self.settings.losses:
@@ -153,7 +153,7 @@ class Experts(FeedForwardConfig):
     shared: SharedExpert | None = None
     """A feed-forward layer of all tokens (Qwen2-MoE, DeepSeek); None if there is none."""
     dense_layers: int = 0
-    """The first layers of each stack that have a gated MLP of width model.mlp_dim in its place
+    """The first layers of each stack that have a gated MLP of width model.mlp_dim instead
     (DeepSeek)."""
     capacity: float | None = None
     """The places of an expert for tokens of a row, in multiples of a uniform load; tokens with no
@@ -184,7 +184,7 @@ class Experts(FeedForwardConfig):
         return config.mlp_dim if self.dim is None else self.dim
 
     def used_width(self, config: TransformerConfig) -> int:
-        """The hidden units of all feed-forward layers that a token goes through."""
+        """The hidden units of all feed-forward layers that a token passes through."""
         shared = 0 if self.shared is None else self.shared.dim
         return self.per_token * self.width(config) + shared
 

@@ -65,9 +65,9 @@ class InputLayer(nnx.Module):
     .. math:: x = \mathrm{dropout}(\mathrm{norm}(s\, e_t + p_t + \sum_k W^k_{i^k_t}))
 
     The position code p, the tables W of type embeddings (token types, also called segments, and
-    task types) and the norm are optional. A scheme may have its code added behind the norm.
+    task types) and the norm are optional. A scheme may have its code added after the norm.
     Embeddings narrower than the residual stream are projected to it last, or first if the states
-    that heads read are as narrow again, or right before the norm if the config says so.
+    that heads read are as narrow again, or right before the norm if so configured.
 
     References:
         Vaswani et al., 2017 (https://arxiv.org/abs/1706.03762);
@@ -142,9 +142,9 @@ class InputLayer(nnx.Module):
             positions: int `[B or 1, T]`.
             type_ids: int `[B, T]` for each table of type embeddings; a missing one means row 0.
             key: The dropout key; None in evaluation.
-            real: bool `[B or 1, T]`: the other tokens become zeros; None: none do.
-            grids: int `[B, 2]`: rows and columns of the patches of each image, whose positions
-                they are then; None: `positions` are those of the tokens.
+            real: bool `[B or 1, T]`: the other tokens become zeros; None: all are real.
+            grids: int `[B, 2]`: rows and columns of the patches of each image, which determine the
+                positions; None: `positions` do.
 
         Returns:
             The residual stream `[B, T, D]`.

@@ -26,7 +26,7 @@ class LatentAttentionLayer(Attention):
     """Attention whose `key` projects to one rotated key `[B, S, 1, R]` that all heads share, and
     whose `value` projects to the latent `[B, S, 1, r]` that the rest of keys and values comes from.
 
-    The cache holds these two alone.
+    The cache contains only these two.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class LatentAttentionLayer(Attention):
 
     def attended(self, query_BTNH, key_BSKH, value_BSKH, **options):
         """`[B, T, N, H']`, from rotated queries, rotated keys `[B, S, 1, R]` and latents."""
-        # Few queries meet many latents as they are: the projections are absorbed into the queries
-        # and the outputs. Otherwise each head has separate keys and values.
+        # For few queries, the projections are absorbed into the queries and the outputs. Otherwise
+        # each head has separate keys and values.
         length, num_keys = query_BTNH.shape[1], key_BSKH.shape[1]
         widths = self.head_dim - self.rope_dim + self.value_dim
         wider = 2 * self.rank + self.rope_dim - self.head_dim - self.value_dim
@@ -136,8 +136,8 @@ class LatentAttention(SelfAttentionConfig):
     .. math:: c_s = \mathrm{norm}(W_c x_s), \quad
               k_{s n} = [K_n c_s,\; \mathrm{rope}(W_r x_s)], \quad v_{s n} = V_n c_s
 
-    A cache holds c and the rotated key, r + R numbers per token whatever the number of heads. The
-    first `head_dim` - R channels of a query and of a key have no positions. The scale is 1 /
+    A cache holds c and the rotated key, r + R numbers per token, regardless of the number of heads.
+    The first `head_dim` - R channels of a query and of a key have no positions. The scale is 1 /
     sqrt(head_dim), times the square of the temperature of YaRN's `mscale_all_dim`.
 
     References:

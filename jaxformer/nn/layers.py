@@ -1,4 +1,4 @@
-"""Parameters, and the layers that hold little else: Linear, NormLayer and Embedding."""
+"""Parameters, and simple layers: Linear, NormLayer and Embedding."""
 
 import inspect
 import math
@@ -51,7 +51,7 @@ def parameter(
         initializer: Computes the initial value from the key and the shape.
         contract: The number of leading input axes if the parameter is a kernel; 0 if it is not.
         learns: False: training does not update the parameter.
-        largest: Each update is cut off there; None: it may grow.
+        largest: The maximum, to which updates are clipped; None: no maximum.
 
     Returns:
         The parameter, with `axes`, `contract`, `learns` and `largest` as metadata.
@@ -97,7 +97,7 @@ def declare(
         module: The layer.
         key: A PRNG key for the initial values.
         part: The norm, activation or router, which is called with them by name.
-        table: What its `parameters` returned.
+        table: The result of its `parameters`.
         per: Preceding axes, by name, along which the parameters differ: `{"heads": N}`.
         takes: The names of its other arguments.
 
@@ -136,7 +136,7 @@ class Linear(nnx.Module):
     """A linear map between named axes: `functional.linear` with its kernel and bias.
 
     `Linear(key, {"embed": D}, {"heads": N, "head_dim": H}, normal(0.02))` maps `[..., D]` to
-    `[..., N, H]`. The kernel keeps the axes apart.
+    `[..., N, H]`. The kernel has separate axes.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Linear(nnx.Module):
         *,
         bias: bool = False,
     ):
-        """Declares the kernel `[*inputs, *outputs]` and, if asked, the bias `[*outputs]`."""
+        """Declares the kernel `[*inputs, *outputs]` and, if requested, the bias `[*outputs]`."""
         axes = inputs | outputs
         self.inputs = tuple(inputs.values())
         self.contract = len(inputs)

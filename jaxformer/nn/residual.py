@@ -19,7 +19,7 @@ class Branch(NamedTuple):
     map: Map
     """Maps the stream, or its norm, to the sublayer's output."""
     output: str = "hook_out"
-    """The name of what is added to the stream: "hook_attn_out"."""
+    """The name of the sublayer's output: "hook_attn_out"."""
     stream: str = "hook_resid"
     """The name of the stream after the addition: "hook_resid_mid"."""
 
@@ -79,7 +79,7 @@ class PreNorm(Residual):
     """`x + f(norm(x))` for each sublayer (GPT-2, Llama, T5; Xiong et al., 2020)."""
 
     final_norm: bool = True
-    """False: whatever reads the stream after the stack normalises it (CLIP's images)."""
+    """False: the reader of the stream after the stack normalises it (CLIP's images)."""
 
     def __call__(self, x, sublayers, norms):
         for sublayer, norm in zip(sublayers, norms, strict=True):
@@ -113,7 +113,7 @@ class BranchNorm(Residual):
 
 @dataclass(frozen=True)
 class StreamNorm(Residual):
-    """`norm(x) + f(norm(x))` for each sublayer: the stream goes on normalised (an option of
+    """`norm(x) + f(norm(x))` for each sublayer: the stream stays normalised (an option of
     Megatron-LM and BLOOM).
     """
 

@@ -31,7 +31,7 @@ _NEAR_BLOCKS = 5
 
 
 class BlockSparseSelfAttention(SelfAttention):
-    """Attention to the blocks beside a token's own, and to the first and the last block."""
+    """Attention to a token's own block, the two next to it, the first and the last block."""
 
     def __init__(
         self,
@@ -60,17 +60,17 @@ class BlockSparseSelfAttention(SelfAttention):
         if times > 1:
             repeated = RepeatedBlock(size, -(-length // size))
             bias = repeated.bias(times, length, self.attention.num_heads)
-        # Padding attends to nothing either: in transformers its states are those of no context.
+        # Padding does not attend to anything either, as in transformers.
         mask = _without_padding(context.mask) & block_sparse(length, size)
         return super().__call__(x, replace(context, mask=mask, bias=bias), key)
 
 
 @dataclass(frozen=True)
 class BlockSparseAttention(DotProductAttention):
-    """BigBird's attention in blocks of tokens: to the blocks beside one's own, the first, the last.
+    """BigBird's attention in blocks: to the same block, adjacent ones, the first and the last.
 
-    The first and the last block attend to all tokens. In rows too short for it, all attend to all.
-    In place of random blocks the first block counts as often again, as in transformers' evaluation.
+    The first and the last block attend to all tokens. In short rows, all attend to all. Instead of
+    random blocks, the first block is counted that many more times, as in transformers' evaluation.
 
     References:
         Zaheer et al., Big Bird (https://arxiv.org/abs/2007.14062).
@@ -79,7 +79,7 @@ class BlockSparseAttention(DotProductAttention):
     block_size: int = 64
     """Tokens of a block."""
     num_random_blocks: int = 3
-    """How many more times the first block counts."""
+    """The number of additional times that the first block is counted."""
     bias: bool = field(default=True, kw_only=True)
     """Biases of the query, key and value projections."""
     output_bias: bool = field(default=True, kw_only=True)
@@ -105,7 +105,7 @@ class BlockSparseAttention(DotProductAttention):
 
 
 class TransientGlobalSelfAttention(SelfAttention):
-    """Attention to a window, and to tokens that stand for blocks of the row."""
+    """Attention to a window, and to tokens that summarize blocks of the row."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class TransientGlobalAttention(DotProductAttention):
     """
 
     block_size: int = 16
-    """Tokens that one global token stands for."""
+    """Tokens that one global token summarizes."""
 
     def __post_init__(self):
         super().__post_init__()

@@ -25,7 +25,7 @@ from jaxformer.nn.sublayer import Context, Sublayer, SublayerCache
 
 @contextlib.contextmanager
 def explained(sublayer: nnx.Module) -> Iterator[None]:
-    """Says, in a ConfigError, what to write where JAX refuses what a sublayer does to an array."""
+    """Raises ConfigError with advice where JAX cannot shard an operation of a sublayer."""
     try:
         yield
     except Exception as error:
@@ -96,20 +96,20 @@ class Block(nnx.Module):
         caches = list(caches)
 
         def run(i, x, key):
-            # `residual` calls each branch once, with the residual stream alone.
+            # `residual` calls each branch once, with only the residual stream.
             y, caches[i] = self.sublayers[i].step(x, context, caches[i])
             return y
 
         return self._arranged(x, run), caches
 
     def _on_rows(self, context):
-        """Returns what applies the i-th sublayer to whole rows, `(i, x, key)`."""
+        """Returns the function `(i, x, key)` that applies the i-th sublayer to whole rows."""
         return lambda i, x, key: self.sublayers[i](x, context, key)
 
     def _arranged(self, x, run, key=None, last=None):
         """Returns the arrangement of the sublayers, of which `run(i, x, key)` applies the i-th.
 
-        `last` maps what the last norm returns.
+        `last` maps the output of the last norm.
         """
         names, keys = self.names, split(key, len(self.sublayers))
         # The stream is named after what it comes from: mid, mid_cross, post.
@@ -195,7 +195,7 @@ class Stack(nnx.Module):
         """Stores the parameters of each layer as separate arrays, as a group of all blocks.
 
         A program that reads all of them for a few tokens would otherwise first copy each layer out
-        of the stacked arrays. Layers that are applied repeatedly stay as they are.
+        of the stacked arrays. Layers that are applied repeatedly are unchanged.
         """
         if self.repeats == 1:
             blocks = [jax.tree.map(lambda x: x[None], block) for block in self.layers()]
@@ -283,7 +283,7 @@ def _name_layers(block: nnx.Module):
 
 
 def rematerialised(function: Callable, remat: Remat) -> Callable:
-    """`function` with its backward pass as `remat` says; the values and gradients are the same."""
+    """`function` with the backward pass of `remat`; the values and gradients are the same."""
     if remat == "none":
         return function
     return jax.checkpoint(function, policy=_policy(remat))

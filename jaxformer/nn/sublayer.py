@@ -26,7 +26,7 @@ or None if it needs no cache."""
 
 @dataclass(frozen=True)
 class Context:
-    """What all layers of one call share, except the residual stream."""
+    """The inputs that all layers of one call share, except the residual stream."""
 
     positions: jax.Array
     """int `[B or 1, T]`: the position of each token."""
@@ -46,7 +46,7 @@ class Context:
     """int `[B]`: the length of each row, for positional schemes that depend on it, in a pass with
     a cache."""
     vectors: jax.Array | None = None
-    """`[R, D]`: those for distances, of a positional scheme that has them."""
+    """`[R, D]`: the vectors for distances, if the positional scheme has them."""
 
     def documents(self, x: jax.Array, setting: str) -> jax.Array:
         """The document of each token of `x` `[B, T, D]`, int `[B, T]`, 0 for padding.
@@ -80,8 +80,8 @@ jax.tree_util.register_dataclass(Context, [field.name for field in fields(Contex
 class Sublayer(nnx.Module):
     """A map of the residual stream, over whole rows or a few tokens at a time with a cache.
 
-    Repeated calls of `step` from `init_cache` give what `__call__` gives for all tokens at once.
-    The two methods of this base class suit a sublayer that treats each token by itself.
+    Repeated calls of `step` from `init_cache` give the result of `__call__` for all tokens at once.
+    The two methods of this base class suit a sublayer that treats each token separately.
     """
 
     name: ClassVar[str] = "sublayer"
@@ -94,7 +94,7 @@ class Sublayer(nnx.Module):
 
         Args:
             x: `[B, T, D]`.
-            context: What all layers share.
+            context: The inputs that all layers share.
             key: The dropout key; None in evaluation.
 
         Returns:
@@ -111,12 +111,12 @@ class Sublayer(nnx.Module):
     ) -> tuple[jax.Array, SublayerCache]:
         """Maps the tokens of `context.chunk`, which may depend on earlier ones through the cache.
 
-        Only the first `context.chunk.count` tokens of a row are real, perhaps none; the others must
-        not change the cache. A row that starts at 0 ignores what its cache holds.
+        Only the first `context.chunk.count` tokens of a row are real, possibly none; the others
+        must not change the cache. A row that starts at 0 ignores the contents of its cache.
 
         Args:
             x: `[B, T, D]`.
-            context: What all layers share.
+            context: The inputs that all layers share.
             cache: The cache of the earlier tokens.
 
         Returns:
@@ -175,7 +175,7 @@ def settings_of(config: TransformerConfig, field: str, kind: type) -> Any:
 
 @dataclass(frozen=True)
 class SelfAttentionConfig(SublayerConfig, abc.ABC):
-    """Describes self-attention, or what takes its place: it moves information between tokens."""
+    """Describes self-attention, or another sublayer that moves information between tokens."""
 
     def check(self, config: TransformerConfig) -> None:
         """Checks the settings of a model that has this sublayer.
@@ -196,7 +196,7 @@ class SelfAttentionConfig(SublayerConfig, abc.ABC):
                 )
 
     def for_decoder(self) -> "SelfAttentionConfig":
-        """What an encoder-decoder's decoder has in its place: by default the same."""
+        """The self-attention of an encoder-decoder's decoder: by default the same."""
         return self
 
 
@@ -212,11 +212,11 @@ class CrossAttentionConfig(SublayerConfig, abc.ABC):
 
 @dataclass(frozen=True)
 class FeedForwardConfig(SublayerConfig, abc.ABC):
-    """Describes the sublayer that treats each token by itself."""
+    """Describes the sublayer that treats each token separately."""
 
     @property
     def first_layers(self) -> tuple["FeedForwardConfig", ...]:
-        """What the first layers have in its place, one for each of them; by default none.
+        """The feed-forward layers of the first blocks, one for each; by default none.
 
         `windows` must then have an entry for every layer.
         """

@@ -1,4 +1,4 @@
-"""A transformer: input layer, stack of blocks and final norm, as all model families have it."""
+"""A transformer: input layer, stack of blocks and final norm, common to all model families."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -23,7 +23,7 @@ from jaxformer.nn.config import SIZE
 from jaxformer.nn.layers import Linear, NormLayer, constant, normal, parameter
 
 _EPS = 1e-5
-"""Added to the variance by the norms of convolutions, whatever that of the blocks is."""
+"""Added to the variance by the norms of convolutions, regardless of that of the blocks."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class ConvolutionalFeatures:
         return samples
 
     def valid_frames(self, length: int, num_samples: jax.Array) -> jax.Array:
-        """Which of `length` frames read the first `num_samples` `[B]` alone, bool `[B, T]`."""
+        """Which of `length` frames read only the first `num_samples` `[B]`, bool `[B, T]`."""
         return jnp.arange(length)[None, :] < self.num_frames(num_samples)[:, None]
 
     @property
@@ -127,15 +127,15 @@ class SpanMasking:
     time_span: int = 10
     """Frames of a span."""
     min_time_spans: int = 2
-    """The fewest spans of frames in a row."""
+    """The minimum number of spans of frames in a row."""
     channel_probability: float = 0.0
     """The share of channels that would be zeroed if spans did not overlap; 0: none."""
     channel_span: int = 10
     """Channels of a span."""
     min_channel_spans: int = 0
-    """The fewest spans of channels in a row."""
+    """The minimum number of spans of channels in a row."""
     enabled: bool = True
-    """Whether anything is masked; the model keeps the vector in any case."""
+    """Whether anything is masked; the parameters do not depend on it."""
 
     def __post_init__(self):
         check_types(self)
@@ -151,7 +151,7 @@ class SpanMasking:
 
 @dataclass(frozen=True)
 class LengthAdapter:
-    r"""Gated strided convolutions behind the blocks, which shorten rows for what reads them.
+    r"""Gated strided convolutions after the blocks, which shorten rows for a head or decoder.
 
     .. math:: y_t = (W_1 x_{t s - 1 \ldots t s + P - 2} + b_1)
               \odot \sigma(W_2 x_{t s - 1 \ldots t s + P - 2} + b_2)
@@ -168,7 +168,7 @@ class LengthAdapter:
     kernel_size: int = 3
     """The taps of each (P), at most 3: one frame before and one after."""
     stride: int = 2
-    """By how much each shortens a row (s)."""
+    """The factor by which each shortens a row (s)."""
     width: int | None = None
     """The width of the frames, to which a linear layer and a norm map others; None: model_dim."""
 
@@ -180,15 +180,15 @@ class LengthAdapter:
 
     @property
     def shortening(self) -> int:
-        """By how much all layers together shorten a row."""
+        """The factor by which all layers together shorten a row."""
         return self.stride**self.num_layers
 
     def output_width(self, dim: int) -> int:
-        """Returns the width of the frames behind states of width `dim`."""
+        """Returns the width of the frames after states of width `dim`."""
         return dim if self.width is None else self.width
 
     def num_frames(self, frames: int | jax.Array) -> int | jax.Array:
-        """Returns the number of frames behind this number of states."""
+        """Returns the number of frames for this number of states."""
         for _ in range(self.num_layers):
             frames = self._length(frames)
         return frames
@@ -296,7 +296,7 @@ class FramePositions(nnx.Module):
         self.config = config
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """`[B, T, D] -> [B, T, D]`, what is added to the frames."""
+        """`[B, T, D] -> [B, T, D]`, the addition to the frames."""
         kernel = weight_norm(self.direction[...], self.magnitude[...])
         y = grouped_convolution(x, kernel, groups=self.config.groups)
         wide = y.astype(jnp.promote_types(y.dtype, jnp.float32)) + self.bias[...][None, None]

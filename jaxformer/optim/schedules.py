@@ -1,7 +1,7 @@
 """Learning-rate schedules: a linear warm-up, then one of five shapes.
 
 These are not built from `optax.join_schedules`: its pieces round differently, which would change
-the parameters of runs that are continued.
+the parameters of resumed runs.
 """
 
 import abc
@@ -123,7 +123,9 @@ class _Decaying(Schedule):
         check_fields(self, final_fraction=PROBABILITY)
 
     def _between(self, remaining):
-        """Returns the fraction of the peak when `remaining`, from 1 to 0, of the decay is left."""
+        """Returns the fraction of the peak when a share `remaining`, from 1 to 0, of the decay is
+        left.
+        """
         return self.final_fraction + (1 - self.final_fraction) * remaining
 
 

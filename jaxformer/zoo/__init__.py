@@ -5,7 +5,7 @@ from importlib import import_module
 from jaxformer.hub.model_format import ModelFormat
 from jaxformer.zoo.system import System
 
-# The first format that can express a model is the one that it is written in.
+# A model is written in the first format that can express it.
 _NAMES = (
     "transformer", "bert", "roberta", "distilbert", "albert", "ernie", "gpt", "gptj", "pythia",
     "llama", "phi", "gemma", "qwen", "phi3", "olmo", "mixtral", "olmoe", "qwen_moe", "gpt_oss",

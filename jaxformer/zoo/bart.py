@@ -1,8 +1,8 @@
 """BART, and its relatives mBART, Pegasus and M2M-100.
 
-BART is the 2017 Transformer with learned positions, GELU and a norm after the embedding. mBART has
-its norms before the sublayers, as have Pegasus, which is trained to write missing sentences, and
-M2M-100, which has sinusoids for positions.
+BART is the 2017 Transformer with learned positions, GELU and a norm after the embedding. mBART,
+Pegasus (trained to write missing sentences) and M2M-100 (with sinusoidal positions) have their
+norms before the sublayers.
 """
 
 from functools import partial
@@ -43,7 +43,7 @@ _CLASSES = (
 
 
 def _read_sinusoids(hf_config: HFConfig) -> dict[str, Any]:
-    """The sinusoids are computed, and have no last position."""
+    """Computed sinusoids, without a maximum position."""
     offset = hf_config.number("pad_token_id") + 1
     position = Sinusoidal(layout="half", endpoint=True, offset=offset)
     return POSITIONS.read(hf_config) | {"position": position, "decoder_position": position}

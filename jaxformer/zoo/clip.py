@@ -114,7 +114,7 @@ _OWN_TEXT_DEFAULTS = {
     **their_sizes(12, 512, 8, 2048),
     "max_position_embeddings": 77,
 }
-# Only the classes with a projection have one of this width.
+# Only classes with a projection read this width.
 _HARMLESS = ("projection_dim", "tie_word_embeddings")
 
 _TEXT_FORMAT = ModelFormat(

@@ -1,6 +1,6 @@
 """Command R and R7B (Cohere): parallel sublayers, layer norms without biases, interleaved RoPE.
 
-In Cohere 2 the layers with a window have RoPE, and those with full attention no positions.
+In Cohere 2 the layers with a window have RoPE, and those with full attention have no positions.
 """
 
 from functools import partial
@@ -93,7 +93,7 @@ SYSTEMS = (
 
 
 def _read_layers(hf_config: HFConfig) -> dict[str, Any]:
-    """Every layer but each fourth has a window, and only those have RoPE."""
+    """All layers except every fourth have a window, and only these have RoPE."""
     every = hf_config.number("sliding_window_pattern", 4)
     windows = alternating_windows(hf_config, every, hf_config.number("sliding_window", None))
     rope = read_rope(hf_config, layout=_PAIRS)

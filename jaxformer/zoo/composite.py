@@ -30,7 +30,7 @@ _PARTS = ("encoder", "decoder")
 _DECODES = {"is_decoder": True, "add_cross_attention": True}
 """The fields of a decoder with cross-attention."""
 _READS = {EncoderConfig: "text", VisionConfig: "images", WaveformConfig: "sound"}
-"""The type of an encoder -> what it reads."""
+"""The type of an encoder -> its inputs."""
 _TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 
 
@@ -74,7 +74,7 @@ def _part_values(hf_config: HFConfig, name: str, model_format: ModelFormat) -> H
             "outputs of the encoder"
         )
     own = hf_config.section(name, values)
-    # Of BART's relatives, the causal class is the decoder alone.
+    # Of BART's relatives, the causal class is only the decoder.
     chosen = own.values | {"architectures": [_class(model_format, name).name]}
     return completed(own.completed(chosen), model_format)
 
@@ -228,7 +228,7 @@ def _bind(
 
 
 def _refuse(*_: Any) -> Any:
-    """Stands for what only a bound format can do, because it needs the parts."""
+    """Raises ConfigError: only a bound format has the systems of both parts."""
     raise ConfigError("the tensors cannot be named without the systems of both parts")
 
 

@@ -112,7 +112,7 @@ _TERMS = ("c2p", "p2c")
 
 
 def _read_attention(version: int, hf_config: HFConfig) -> dict[str, Any]:
-    """Reads the terms of attention, "c2p|p2c", and their scale, which may be there without them."""
+    """Reads the terms of attention, "c2p|p2c", and their scale, which may be given without them."""
     given = hf_config.take("pos_att_type", None) or []
     words = [word.strip() for word in given.lower().split("|")] if given == str(given) else given
     if not set(words) <= {*_TERMS, "none", ""}:
@@ -213,7 +213,7 @@ def _write_pooler(config: EncoderConfig) -> dict[str, Any]:
 
 
 def _read_convolution(hf_config: HFConfig) -> dict[str, Any]:
-    """Reads the convolution beside the first layer."""
+    """Reads the convolution parallel to the first layer."""
     hf_config.expect("conv_groups", 1)
     size = hf_config.number("conv_kernel_size", 0)
     nonlinearity = read_activation(hf_config, "conv_act", "tanh")
@@ -232,7 +232,7 @@ def _write_convolution(config: EncoderConfig) -> dict[str, Any]:
 
 
 def _read_tied(hf_config: HFConfig) -> dict[str, Any]:
-    """The newer head over the vocabulary always has the table of the embeddings."""
+    """The newer head over the vocabulary always uses the table of the embeddings."""
     tied = hf_config.take("tie_word_embeddings", True)
     return {"tie_embeddings": tied or not hf_config.take("legacy", True)}
 

@@ -321,7 +321,7 @@ FORMATS = (
         weight_map=_weight_map,
         without=("ForQuestionAnswering",),
         synonyms={"num_local_experts": "n_routed_experts"},
-        # The module that predicts a second token, which is the layer behind the last one in
+        # The module that predicts a second token, which is the layer after the last one in
         # published files.
         harmless=(*_HARMLESS, "num_mtp_layers", "num_nextn_predict_layers"),
         buffers=(*FILES["buffers"], "model.layers.61.*"),

@@ -1,4 +1,4 @@
-"""Counts what a model consists of: its sizes, its parameters by part, its FLOPs."""
+"""Counts a model's sizes, its parameters by part and its FLOPs."""
 
 import re
 from collections.abc import Mapping
@@ -83,8 +83,8 @@ def model_details(config: ModelConfig, lengths: Mapping[str, int]) -> ModelDetai
 
         attention of a layer = D N d_k + D K d_k + D K d_v + N d_v D,  mlp = 2 D F or 3 D F
 
-    The first is W^Q, W^K, W^V and W^O, the second without and with a gate. A matrix that is used
-    twice, such as a tied embedding, is counted once, where it is looked up.
+    The first counts W^Q, W^K, W^V and W^O, the second a layer without or with a gate. A matrix that
+    is used twice, such as a tied embedding, is counted once, where it is looked up.
 
     Args:
         config: The model.

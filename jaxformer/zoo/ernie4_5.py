@@ -29,7 +29,7 @@ SYSTEMS = (
 
 _DROPOUT = Number("self_attention.dropout", "attention_dropout", 0.0)
 _BIASES = ("self_attention.output_bias", "feed_forward.bias")
-# It never has attention dropout, whatever its config.json says.
+# It never has attention dropout, regardless of its config.json.
 _FIELDS = (
     *(each for each in FIELDS if each != _DROPOUT),
     Rope(theta=500_000.0, layout="interleaved"),

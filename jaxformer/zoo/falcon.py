@@ -1,7 +1,7 @@
 """Falcon in three arrangements.
 
-Multi-query attention beside the feed-forward layer (7B); grouped attention, with a norm for each of
-the two (40B, 180B); ALiBi, and the two one after the other (RW).
+Multi-query attention parallel to the feed-forward layer (7B); parallel grouped attention, with a
+norm for each of the two (40B, 180B); ALiBi and sequential sublayers (RW).
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Reads a folder's config.json as one of the published systems, and knows similar ones."""
+"""Reads a folder's config.json as one of the published systems, or names similar ones."""
 
 from pathlib import Path
 

@@ -110,7 +110,7 @@ SECOND_FIELDS = (
 )
 """The fields of config.json that Gemma 2 and 3 share."""
 gemma2 = partial(llama, residual=SandwichNorm())
-"""Makes a Gemma 2 of its fields, see `llama`."""
+"""Makes a Gemma 2 from its fields, see `llama`."""
 _BASES = {FULL: ("rope_theta", 1_000_000.0), SLIDING: ("rope_local_base_freq", 10_000.0)}
 
 

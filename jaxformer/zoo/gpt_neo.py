@@ -32,7 +32,7 @@ def _read_windows(hf_config: HFConfig) -> dict[str, Any]:
     windows = {"global": None, "local": hf_config.number("window_size")}
     layers = hf_config.number("num_layers")
     try:
-        # At most one more than there are layers, because a file may say billions.
+        # At most one more than there are layers, because a file may state billions.
         kinds = [k for pattern, times in types for k in list(pattern) * min(times, layers + 1)]
         found = [windows[kind] for kind in kinds]
     except (KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""HuBERT, which differs from wav2vec 2.0 in what it was trained on: units of a clustering."""
+"""HuBERT, which differs from wav2vec 2.0 in its training targets: units of a clustering."""
 
 from functools import partial
 

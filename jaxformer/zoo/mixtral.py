@@ -49,7 +49,7 @@ SYSTEMS = (
 
 
 def _read_jitter(hf_config: HFConfig) -> dict[str, Any]:
-    """Noise on what the router reads, in training alone."""
+    """Noise on the router's input, in training only."""
     if noise := hf_config.number("router_jitter_noise", 0.0):
         warnings.warn(
             f"{hf_config.path}: router_jitter_noise = {noise} is left out: in training, routers "

@@ -1,4 +1,4 @@
-"""MPNet: BERT with T5's biases beside learned positions."""
+"""MPNet: BERT with T5's biases in addition to learned positions."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ from jaxformer.zoo.common.bert_like import (
 )
 from jaxformer.zoo.common.cross_attention import NO_CROSS_ATTENTION
 
-# These numbers are constants in transformers, whatever config.json has.
+# These numbers are constants in transformers, regardless of config.json.
 _BIAS = T5Bias(32, 128, bidirectional=True)
 _FIELDS = (
     ENCODER,

@@ -20,7 +20,7 @@ from jaxformer.zoo.common.llama_like import (
 
 
 def _read_windows(hf_config: HFConfig) -> dict[str, Any]:
-    """The layers from a certain one on may have a window."""
+    """The layers from `max_window_layers` on may have a window."""
     count = hf_config.number("num_hidden_layers")
     first = hf_config.number("max_window_layers")
     window = used_window(hf_config)

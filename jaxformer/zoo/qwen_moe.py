@@ -99,7 +99,7 @@ SYSTEMS = (
 
 
 def _read_window(hf_config: HFConfig) -> dict[str, Any]:
-    """All layers have the window, or none."""
+    """Either all layers have the window, or none."""
     return _with_dense_layers(hf_config, (used_window(hf_config),))
 
 

@@ -26,7 +26,7 @@ SYSTEMS = (
 
 
 def _format(model_type: str, name: str, vocab_size: int) -> ModelFormat:
-    """Returns the format of RoBERTa, perhaps under another name."""
+    """Returns the format of RoBERTa, optionally under another name."""
     return roberta_format(
         model_type,
         name,

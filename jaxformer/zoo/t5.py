@@ -73,7 +73,7 @@ SYSTEMS = (
 
 
 def _read_no_scale(hf_config: HFConfig) -> dict[str, Any]:
-    """MT5 never scales the states, whatever config.json has."""
+    """MT5 never scales the states, regardless of config.json."""
     return read_scale(hf_config) | {"logits.scale": 1.0}
 
 

@@ -1,4 +1,4 @@
-"""T5Gemma: an encoder and a decoder, which are Gemma 2 in perhaps different sizes."""
+"""T5Gemma: an encoder and a decoder, each a Gemma 2; their sizes may differ."""
 
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -66,7 +66,7 @@ def _whole(
     dropout: float = 0.0,
     attention_dropout: float = 0.0,
 ) -> CompositeConfig:
-    """Returns the encoder and the decoder together; the decoder knows the encoder's width."""
+    """Returns the encoder and the decoder together; the decoder stores the encoder's width."""
     width = None if encoder.model_dim == decoder.model_dim else encoder.model_dim
     whole = CompositeConfig(encoder, replace(decoder, encoder_dim=width, tie_embeddings=tied))
     return _with_rates(whole, dropout, attention_dropout)
@@ -102,7 +102,7 @@ def _sizes(num_layers: int, model_dim: int, num_heads: int, mlp_dim: int) -> dic
 
 
 def _t5gemma(encoder: dict[str, Any], decoder: dict[str, Any]) -> CompositeConfig:
-    """Returns T5Gemma of two Gemmas."""
+    """Returns T5Gemma with these sizes."""
     return _whole(
         _encoder(windows=(4097, None), **encoder), _decoder(windows=(4096, None), **decoder)
     )

@@ -1,7 +1,7 @@
-"""Models of texts and images, of which only the text model is read, as a separate system.
+"""Models of texts and images; only the text model is read, as a separate system.
 
-For texts alone, they compute the same as their text model. An export has the text model, under the
-names of that system.
+For texts without images, they compute the same as their text model. An export has the text model,
+under the names of that system.
 """
 
 from collections.abc import Callable, Mapping

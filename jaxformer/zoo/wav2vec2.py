@@ -47,7 +47,7 @@ SYSTEMS = (
 
 
 def _read_adapter(hf_config: HFConfig) -> dict[str, Any]:
-    """Reads the convolutions behind the blocks."""
+    """Reads the convolutions after the blocks."""
     if not read_flag(hf_config, "add_adapter", False):
         return {}
     width = hf_config.number("output_hidden_size", None)

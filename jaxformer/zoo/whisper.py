@@ -1,4 +1,4 @@
-"""Whisper: an encoder over log-mel spectrograms, and a decoder that writes what is said."""
+"""Whisper: an encoder over log-mel spectrograms, and a decoder that writes the transcript."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -84,7 +84,7 @@ _CARDS = "Radford et al., 2022, https://arxiv.org/abs/2212.04356; the files of o
 _TABLE = "Radford et al., 2022, table 1, https://arxiv.org/abs/2212.04356"
 _RELEASES = "https://github.com/openai/whisper/blob/main/README.md; the released checkpoints"
 
-# Table 1 has 39M, 74M, 244M and 769M for the smaller models, more than their files hold.
+# Table 1 has 39M, 74M, 244M and 769M for the smaller models, more than their files contain.
 SYSTEMS = (
     System("whisper-tiny", whisper(4, 384, 6), "37.8M", _CARDS, "whisper.py:tiny"),
     System("whisper-base", whisper(6, 512, 8), "72.6M", _CARDS, "whisper.py:base"),
@@ -118,7 +118,7 @@ _CLASSIFIES, _CAUSAL = "WhisperForAudioClassification", "WhisperForCausalLM"
 
 
 def _read(hf_config: HFConfig) -> dict[str, Any]:
-    """Reads both sides; a classifier has the encoder alone, and a language model the decoder."""
+    """Reads both sides; a classifier has only the encoder, a language model only the decoder."""
     activation = read_activation(hf_config, "activation_function", "gelu")
     shared = {
         "model_dim": hf_config.number("d_model", 384),
@@ -159,7 +159,7 @@ def _padding_id(hf_config: HFConfig) -> int | None:
 def _build(
     encoder: dict[str, Any] | None = None, decoder: dict[str, Any] | None = None
 ) -> _Whisper:
-    """Builds both sides, or one alone: a decoder then keeps its cross-attention unused."""
+    """Builds both sides, or only one: a decoder then keeps its cross-attention unused."""
     if encoder is None:
         return _decoder(**decoder, cross_attention=None, block=UnusedCrossAttention())
     alone = SpectrogramConfig(**encoder)
@@ -167,7 +167,7 @@ def _build(
 
 
 def _write(config: _Whisper) -> dict[str, Any]:
-    """Writes both sides, or one alone."""
+    """Writes both sides, or only one."""
     parts = _parts(config)
     values = {
         f"{side}_{theirs}": getattr(part, ours)

@@ -276,7 +276,7 @@ def test_what_is_missing_or_foreign_is_named(tmp_path):
     assert tokenizer_file(folder) is None
     (folder / "config.json").unlink()
     (folder / "vocab.txt").write_text("[PAD]\n")
-    with pytest.raises(DataError, match="beside it"):
+    with pytest.raises(DataError, match="next to it"):
         tokenizer_in(folder)
 
 

@@ -17,7 +17,7 @@ _RESULT = "Dry all day."
 
 
 class CallForm(NamedTuple):
-    """The form of tool calls that a template accepts; other forms that it accepts stay."""
+    """The form of tool calls that a template accepts; other accepted forms are kept."""
 
     arguments: type | None
     """dict or str if it refuses the other one; None if it accepts both, or neither."""
@@ -52,7 +52,7 @@ def writes_tools(template: ChatTemplate) -> bool:
     tools = [{"type": "function", "function": schema}]
     requests = [RenderRequest(chat, True) for chat in (asked, asked._replace(tools=tools))]
     without, having = template.attempt_batch(requests)
-    # It may refuse an example that lacks something it looks for in a tool.
+    # It may refuse an example that lacks a field it reads from a tool.
     return isinstance(without, DataError) or without != having
 
 

@@ -37,7 +37,7 @@ _SPECIAL = (
     "<start_of_turn>", "<end_of_turn>",
 )  # fmt: skip
 _TRIED = 100
-"""The number of conversations with reasoning, or with calls, whose answers are looked for."""
+"""The number of conversations with reasoning, or with calls, whose rendered text is checked."""
 _log = logging.getLogger(__name__)
 
 
@@ -71,7 +71,7 @@ def check_template_name(name: str | None) -> None:
 def run_template(
     folder: str | os.PathLike, name: str | None, spec: TokenizerSpec
 ) -> ChatTemplate | None:
-    """Returns the chat template of a run, which `keep_template` saves beside the tokenizer."""
+    """Returns the chat template of a run, which `keep_template` saves next to the tokenizer."""
     home = Path(folder, "tokenizer")
     kept = read_chat_template(home) if (home / TEMPLATE).exists() else None
     if kept is not None and name is not None and not _is_there(name):
@@ -101,7 +101,7 @@ def keep_template(
     tokenizer: Tokenizer,
     chats: Sequence[Conversation],
 ) -> None:
-    """Keeps the template of a run beside the tokenizer, unless an earlier start did.
+    """Saves the template of a run next to the tokenizer, unless an earlier start did.
 
     A template that refuses the rows of the first start is not saved, so that another can be chosen.
     """

@@ -1,4 +1,4 @@
-"""Chat and instruction data: conversations, of which the model learns the answers."""
+"""Chat and instruction data: conversations whose answers the model learns."""
 
 import json
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from jaxformer.data.chat.template import Conversation
 
 @dataclass(frozen=True)
 class ChatData(ConversationData[Conversation]):
-    """Conversations; the model learns the assistant's answers, and when they end.
+    """Conversations; the model learns the assistant's answers, including where they end.
 
     A row of a batch has "inputs", "targets", "segments" and "positions" int32 [T] and "weights"
     float32 [T], which are 0 outside of the answers.
@@ -44,10 +44,10 @@ class ChatData(ConversationData[Conversation]):
     tokens."""
 
     loss_per: LossPer = "token"
-    """What has equal weight: every token that is learned, or every answer, whatever its length."""
+    """What has equal weight: every learned token, or every answer regardless of its length."""
 
     def read_record(self, record):
-        # A 0 may be a class of another kind.
+        # A label of 0 may be an ordinary class.
         if str(record.values.get("label")).strip().lower() == "false":
             raise undesirable(record)
         chat = self.format.read(record, needs_answer=self.train_on != "all")

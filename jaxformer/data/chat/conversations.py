@@ -40,7 +40,7 @@ class ConversationData(RowData[Row]):
     _fraction: ClassVar[Rule] = optional(FRACTION)
 
     train: str
-    """The training table: .jsonl, .parquet or another that holds messages or texts."""
+    """The training table: .jsonl, .parquet or another table of messages or texts."""
 
     validation: str | None = None
     """The table for validation; None holds out a share of the training rows."""

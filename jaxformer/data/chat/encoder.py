@@ -109,13 +109,13 @@ class ChatEncoder:
         after = found.rendered.text[last[2] :] if last else found.rendered.text
         if not after.strip():
             return last[0]
-        return self._closing[0] if self._closing else None
+        return self._message_start[0] if self._message_start else None
 
     @cached_property
-    def _closing(self) -> tuple[int, str] | None:
+    def _message_start(self) -> tuple[int, str] | None:
         """The id and the name of the token that begins a message and ends the answer before it.
 
-        Where a template has such a token, the last answer of a conversation has no end.
+        With such a template, the last answer of a conversation has no end token.
         """
         turns = [*_TURNS, {"role": "user", "content": "c"}]
         try:
@@ -191,7 +191,7 @@ class ChatEncoder:
         characters = text.rendered.text
         cuts = [(span.start, span.end) for span in spans]
         if self._is_open(chat, characters, spans):
-            id_, name = self._closing
+            id_, name = self._message_start
             tokens = np.append(tokens, np.int32(id_))
             answers = np.append(answers, answers.max())
             cuts[-1], characters = (cuts[-1][0], len(characters + name)), characters + name
@@ -202,12 +202,14 @@ class ChatEncoder:
         if not spans or spans[-1].place != len(chat.messages) - 1 or self._finder.has_blocks:
             return False
         last = chat.messages[-1]
-        return not last.get("tool_calls") and spans[-1].end >= len(text) and bool(self._closing)
+        return (
+            not last.get("tool_calls") and spans[-1].end >= len(text) and bool(self._message_start)
+        )
 
     def _complement(
         self, chat: Conversation, text: _Tokenized, spans: Sequence[Span]
     ) -> EncodedChat:
-        """Returns a conversation of which everything except the spans is learned."""
+        """Returns a conversation in which everything except the spans is learned."""
         del chat
         answers = np.ones(len(text.tokens.tokens), np.int32)
         cuts, done = [], 0
@@ -260,6 +262,6 @@ class ChatEncoder:
 def _within(text: TokenizedText, span: Span) -> np.ndarray:
     """Whether each token has a character within a span, bool [T]."""
     start, end = span.start, span.end
-    # Some tokenizers put a token without characters in front of a word.
+    # Some tokenizers add a token without characters before a word.
     empty = (text.starts == text.ends) & (text.starts >= start) & (text.ends < end)
     return (text.starts < end) & (text.ends > start) | empty

@@ -1,4 +1,4 @@
-"""Tokenised conversations as rows of a batch: packed, or one per row; and those too long for it."""
+"""Tokenised conversations as rows of a batch: packed, or one per row."""
 
 import abc
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ class PaddedChats(ChatPacking):
 
 
 class ChatExamples(ExampleSource):
-    """Conversations, int32 [tokens] each; `weights` say how much each prediction counts."""
+    """Conversations, int32 [tokens] each; `weights` are the weights of the predictions."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class ChatExamples(ExampleSource):
 
 
 def answer_weights(answers: np.ndarray, per: LossPer) -> np.ndarray:
-    """Returns how much the prediction of each token of a conversation counts, float32 [tokens].
+    """Returns the weight of the prediction of each token of a conversation, float32 [tokens].
 
         per token: w[t] = 1 in an answer,  per answer: w[t] = 1 / (tokens of its answer)
 

@@ -39,7 +39,7 @@ def conversation(
     """Returns checked messages of a row as a conversation, with the row's tools."""
     check_messages(record.where, messages)
     answers = [message for message in messages[first:] if message["role"] == "assistant"]
-    if needs_answer and not any(_says_something(message) for message in answers):
+    if needs_answer and not any(_has_content(message) for message in answers):
         among = f"the last {len(messages) - first} of them" if first else "them"
         roles = ", ".join(message["role"] for message in messages)
         raise DataError(
@@ -68,7 +68,7 @@ def check_messages(where: str, messages: Sequence[Mapping[str, Any]]) -> None:
         content = message.get("content")
         parts = [content] if isinstance(content, Mapping) else content
         is_list = isinstance(parts, list) and all(isinstance(part, Mapping) for part in parts)
-        calls = content is None and role == "assistant" and _says_something(message)
+        calls = content is None and role == "assistant" and _has_content(message)
         if not (isinstance(content, str) or (is_list and content) or calls):
             raise DataError(
                 f"{name}: content = {reprlib.repr(content)}: must be a text, or a list of objects "
@@ -98,13 +98,13 @@ def check_messages(where: str, messages: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-def _says_something(message: Mapping[str, Any]) -> bool:
+def _has_content(message: Mapping[str, Any]) -> bool:
     """Whether a message has a text or any other content."""
     content = message.get("content")
     if isinstance(content, str) and content.strip():
         return True
-    told = ("role", "content", "name", *NOT_LEARNED)
-    others = (value for key, value in message.items() if key not in told)
+    ignored = ("role", "content", "name", *NOT_LEARNED)
+    others = (value for key, value in message.items() if key not in ignored)
     return any(others) or bool(content and not isinstance(content, str))
 
 

@@ -1,4 +1,4 @@
-"""Encodes rendered chats; special tokens count in the template, but not in messages."""
+"""Encodes rendered chats; special tokens are recognised in the template, but not in messages."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from jaxformer.data.tokenizers.special_tokens import codes_of, special_tokens_in
 from jaxformer.data.tokenizers.specs import all_cores
 
 # Letters without case, compatibility forms or spaces around them, which no template treats
-# differently, in scripts so rare that one letter is always free: Tangut, cuneiform, hieroglyphs.
+# differently, in scripts so rare that one letter is always unused: Tangut, cuneiform, hieroglyphs.
 _STAND_INS = (0x17000, 0x12000, 0x13000, 0x14400, 0x16800)
 
 
@@ -42,10 +42,10 @@ class ProtectedTokenizer:
     """A tokenizer that distinguishes a template's special tokens from the same text in a message.
 
     The names of special tokens in messages get another first character before the chat is
-    rendered. In the text, what the tokenizer then takes for a special token was written by the
-    template. A copy of the tokenizer, which knows the special tokens by names that no text has,
-    encodes the text with those names in place of the template's and without the disguise. Texts
-    whose messages have no such names are encoded by the tokenizer itself.
+    rendered. Any special token that the tokenizer then finds in the text was written by the
+    template. A copy of the tokenizer, whose special tokens have names that occur in no text,
+    encodes the text with these names in place of the template's and without the disguise. Texts
+    whose messages do not name special tokens are encoded by the tokenizer itself.
     """
 
     def __init__(self, tokenizer: Tokenizer):
@@ -116,7 +116,7 @@ class ProtectedTokenizer:
         return [_tokenized(encoding) for encoding in encodings]
 
     def encode_disguised(self, disguise: Disguise, text: str) -> TokenizedText:
-        """Returns the tokens of a text in which only the special tokens of the template count."""
+        """Returns the tokens of a text, recognising special tokens only in the template."""
         plain = disguise.undo(text)
         parts = []
         starts = []

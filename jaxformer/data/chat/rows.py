@@ -32,7 +32,7 @@ _SHAREGPT = {
 
 
 class ChatFormat(abc.ABC):
-    """How a row of a table is a conversation; subclasses are frozen dataclasses."""
+    """How a row of a table becomes a conversation; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
     def matches(self, values: Mapping[str, Any]) -> bool:
@@ -53,11 +53,11 @@ class ChatFormat(abc.ABC):
 
 @dataclass(frozen=True)
 class Messages(ChatFormat):
-    """{"messages": [{"role": "user", "content": "..."}, ...]}, as OpenAI and TRL have it.
+    """{"messages": [{"role": "user", "content": "..."}, ...]}, as in the files of OpenAI and TRL.
 
-    Every other field of a message reaches the template ("tool_calls", "name", "reasoning_content"),
-    and so do the columns "tools", a list of JSON schemas or a string with one, and
-    "chat_template_kwargs", an object.
+    Every other field of a message is passed to the template ("tool_calls", "name",
+    "reasoning_content"), and so are the columns "tools", a list of JSON schemas or a string with
+    one, and "chat_template_kwargs", an object.
     """
 
     column: str = "messages"
@@ -74,8 +74,8 @@ class Messages(ChatFormat):
 class ShareGPT(ChatFormat):
     """{"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "..."}]}.
 
-    "role" and "content" are also accepted. A "function_call" holds a JSON object with "name"
-    and "arguments". The column "system" or "system_prompt", if there is one, is the system message.
+    "role" and "content" are also accepted. A "function_call" contains a JSON object with "name" and
+    "arguments". The column "system" or "system_prompt", if there is one, is the system message.
     """
 
     column: str = "conversations"
@@ -132,8 +132,8 @@ class PromptCompletion(ChatFormat):
 
     Texts are not a chat: the model learns to continue the prompt with the completion and
     end-of-text, without a template. Of messages, the answers in the completion are learned, and
-    those in the prompt are not. With a column "label", as KTO has it, a row is learned if the label
-    is true.
+    those in the prompt are not. With a column "label", as for KTO, a row is learned if the label is
+    true.
     """
 
     prompt: str = "prompt"
@@ -157,7 +157,7 @@ class PromptCompletion(ChatFormat):
             return Conversation(exchange(prompt, completion), where=record.where, plain=True)
         for name, value in zip((self.prompt, self.completion), values, strict=True):
             if isinstance(value, str):
-                expected = "a list of messages, which the other column holds"
+                expected = "a list of messages, like the other column"
                 raise wrong_value(record.where, name, value, expected)
         prompt, completion = (messages_in(record, name) for name in (self.prompt, self.completion))
         return conversation(record, [*prompt, *completion], len(prompt), needs_answer)

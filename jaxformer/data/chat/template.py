@@ -1,6 +1,6 @@
 """Chat templates, which format messages as the text that a model expects, as in transformers.
 
-A template is a program of the model's publisher. Jinja's sandbox protects files and Python's
+A template is a program by the model's publisher. Jinja's sandbox protects files and Python's
 internals, but does not limit time or memory: `'a' * 10**9` is one operation. So `renderer.py`
 compiles and renders a template in a separate process, whose processor time and memory the operating
 system limits. It takes a tenth of a second to start, and renders any number of chats.
@@ -76,7 +76,7 @@ class Rendered(NamedTuple):
     spans: tuple[tuple[int, int], ...]
     """The (start, end) of each `{% generation %}` block in the text, in characters."""
     prefixes: tuple[int | None, ...]
-    """The length of each prefix that was asked for; None if the text does not begin with it."""
+    """The length of each requested prefix; None if the text does not begin with it."""
     tails: tuple[str | None, ...] = ()
     """The end of each prefix from its last mark on, if there are marks; None if it is refused."""
 
@@ -286,7 +286,7 @@ def _joined(template: str, for_tools: str | None) -> str:
 
 
 def _ask(source: str, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the answers of the renderer: about the template, and about each chat."""
+    """Returns the results of the renderer: for the template, and for each chat."""
     try:
         lines = "".join(json.dumps(value) + "\n" for value in (source, *requests))
     except (TypeError, ValueError, RecursionError) as error:

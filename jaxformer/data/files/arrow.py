@@ -94,7 +94,7 @@ def _label_names(path: Path, schema: Any) -> dict[str, Callable[[Any], Any]]:
 
 def _namer(feature: Any) -> Callable[[Any], Any] | None:
     """Returns a function that names the numbers in a feature's value; None without labels."""
-    if isinstance(feature, list):  # as datasets wrote lists once
+    if isinstance(feature, list):  # the form of lists in old versions of datasets
         feature = {"feature": feature[0]}
     if feature.get("_type") == "ClassLabel" and feature.get("names"):
         names = dict(enumerate(feature["names"])) | {-1: None}  # -1: the label is unknown

@@ -74,9 +74,9 @@ def find_matching(path: str | os.PathLike, pattern: str) -> list[FoundFile]:
 def find_files(path: str | os.PathLike, endings: Iterable[str]) -> list[FoundFile]:
     """Returns the files of a path, ordered by name.
 
-    Of a folder, these are the files with a known ending, also compressed, at any depth. Hidden
-    files and files that only describe data are left out. Of a data set that
-    `datasets.save_to_disk` wrote, these are the files that it lists, in its order.
+    In a folder, these are the files with a known ending, also compressed, at any depth. Hidden
+    files and files that only describe data are left out. In a data set that `datasets.save_to_disk`
+    wrote, these are the files that it lists, in its order.
     """
     root, endings = any_path(path, "path"), sorted(endings)
     if not is_folder(root):
@@ -98,8 +98,8 @@ def digests(files: Iterable[FoundFile]) -> list[tuple[str | int, ...]]:
     """Returns the name, the size and a digest of each file, which moving or touching does not
     change.
 
-    Files of more than `_WHOLE` bytes together are sampled; their paths and modification times stand
-    for the parts that are not read. The digest of an object is the store's version.
+    Files of more than `_WHOLE` bytes together are sampled; their paths and modification times
+    represent the parts that are not read. The digest of an object is the store's version.
     """
     stats = [(file, file.stat()) for file in files]
     is_whole = sum(stat.st_size for file, stat in stats if file.info is None) <= _WHOLE
@@ -204,7 +204,7 @@ def _hidden(root: AnyPath, file: AnyPath) -> bool:
 
 
 def _saved_files(folder: AnyPath) -> list[AnyPath]:
-    """Returns the files that a saved data set lists; there may be caches beside them."""
+    """Returns the files that a saved data set lists; there may be caches next to them."""
     state = read_json(folder / _STATE)
     try:
         files = [_checked(folder / entry["filename"]) for entry in state["_data_files"]]

@@ -1,4 +1,4 @@
-"""The bytes and lines of text files, compressed or not, and what happens to malformed ones."""
+"""The bytes and lines of text files, compressed or not, and the treatment of malformed ones."""
 
 import gzip
 import io

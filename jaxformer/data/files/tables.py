@@ -40,8 +40,8 @@ def read_records(
     .parquet and .arrow (an IPC file or stream), which need pyarrow. Text may be compressed:
     .csv.gz, .jsonl.zst.
 
-    A folder or a glob stands for all of its tables, in the order of their names. A folder may be
-    one that `datasets.save_to_disk` wrote, or a data set of the Hugging Face hub. The numbers in a
+    A folder or a glob means all of its tables, in the order of their names. A folder may be one
+    that `datasets.save_to_disk` wrote, or a data set of the Hugging Face hub. The numbers in a
     ClassLabel column of `datasets` become the names, and -1 becomes None.
 
     Args:
@@ -59,7 +59,7 @@ def read_records(
         The rows, which are read lazily.
 
     Raises:
-        DataError: The file cannot be read; names the file, the line and what is wrong.
+        DataError: The file cannot be read; names the file, the line and the fault.
     """
     path = any_path(path, "path")
     options = TableOptions(header, columns, malformed)

@@ -1,1 +1,1 @@
-"""Training objectives: the inputs that are made of a text, and the targets."""
+"""Training objectives: how inputs and targets are made from a text."""

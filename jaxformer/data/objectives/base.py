@@ -1,4 +1,4 @@
-"""Training objectives: the inputs that are made of a text, and the targets."""
+"""Training objectives: how inputs and targets are made from a text."""
 
 import abc
 from collections.abc import Callable
@@ -99,7 +99,7 @@ class RowObjective(Objective):
         """Returns the function from a row and its random generator to one row of the batch.
 
         Args:
-            tokenizer: Has the ids of special tokens, and knows where words begin.
+            tokenizer: Provides the ids of special tokens and the beginnings of words.
             sequence_length: The tokens of "inputs".
         """
 
@@ -109,7 +109,7 @@ class RowObjective(Objective):
 
 
 class RowExamples(ExampleSource):
-    """The examples that an objective makes of the rows of a token stream."""
+    """The examples that an objective makes from the rows of a token stream."""
 
     def __init__(self, stream: TokenStream, rows: Rows, function: RowFunction):
         self.stream = stream

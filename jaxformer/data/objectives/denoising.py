@@ -20,9 +20,9 @@ class Denoising(Seq2SeqObjective):
         inputs  = [CLS] infill(delete(permute(x))) </s>
         targets = [CLS] x </s>,   decoder_inputs = </s>, targets without the last
 
-    Sentences end with ".", "!", "?" or a line. Infilling puts one mask token in the place of a span
-    of Poisson(mean_span) tokens, until a share of `mask_ratio` of the tokens is hidden; an empty
-    span is a mask token where nothing is missing. The defaults are those of BART's training.
+    Sentences end with ".", "!", "?" or a line break. Infilling puts one mask token in the place of
+    a span of Poisson(mean_span) tokens, until a share of `mask_ratio` of the tokens is hidden; an
+    empty span is a mask token where nothing is missing. The defaults are those of BART's training.
 
     References:
         Lewis et al. 2019, section 2.2, https://arxiv.org/abs/1910.13461

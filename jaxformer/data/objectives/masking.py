@@ -25,10 +25,9 @@ MaskFunction = Callable[
 class MaskedLM(RowObjective):
     """Predict masked tokens from all others, with a new mask in each epoch.
 
-    A row is [CLS], the tokens, [SEP]. Of its n tokens that are text, round(rate n) are chosen and
-    at least one, by whole words or spans of them if configured. Of the chosen tokens, a share of
-    `mask_share` becomes [MASK], one of `random_share` any token of the vocabulary, and the rest
-    stays unchanged:
+    A row is [CLS], the tokens, [SEP]. Of its n text tokens, round(rate n) and at least one are
+    chosen, by whole words or spans if configured. Of the chosen tokens, a share of `mask_share`
+    becomes [MASK], one of `random_share` any token of the vocabulary, and the rest stays unchanged:
 
         inputs[t] = corrupted x[t],  targets[t] = x[t],  weights[t] = 1 where t was chosen
 
@@ -59,8 +58,8 @@ class MaskedLM(RowObjective):
     """Whether to choose all tokens of a word or none."""
 
     max_span: int | None = None
-    """Choose spans of 1 to max_span tokens (words with whole_word) of geometric length, SpanBERT's
-    with 10; None: one at a time."""
+    """Choose spans of 1 to max_span tokens (words with whole_word) of geometric length (SpanBERT:
+    10); None: one at a time."""
 
     def __post_init__(self):
         check_types(self)

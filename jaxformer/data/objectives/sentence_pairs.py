@@ -27,9 +27,9 @@ class SentencePairs(Objective):
     half (label 0) or, half of the time, as many tokens of another document (label 1); for
     "sentence_order" the halves are in order (0) or swapped (1).
 
-    A batch has the label under its name and "<label>_weights", int32 and float32 [B], and what
-    masked language modelling predicts. Documents are cut into stretches of `sequence_length` - 3
-    tokens and a rest, each a separate row.
+    A batch has "<label>" int32 [B], "<label>_weights" float32 [B] and the arrays of masked language
+    modelling. Documents are cut into stretches of `sequence_length` - 3 tokens and a rest, each a
+    separate row.
 
     References:
         Devlin et al. 2018, section 3.1, https://arxiv.org/abs/1810.04805 (next sentence);
@@ -73,7 +73,7 @@ class PairExamples(ExampleSource):
         self._cls, self._sep = (int(tokenizer.special_ids(role)[0]) for role in ("cls", "sep"))
         self._pad_id = tokenizer.pad_id
         size = objective.raw_length(length)
-        # The end-of-text token in front of a document does not belong to it.
+        # The end-of-text token before a document does not belong to it.
         sizes = np.diff(stream.offsets) - 1
         counts = -(-sizes // size)
         document = np.repeat(np.arange(len(sizes)), counts)

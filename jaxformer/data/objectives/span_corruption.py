@@ -26,7 +26,7 @@ class SpanCorruption(Seq2SeqObjective):
     length is chosen so that the inputs have exactly `sequence_length` tokens, and the targets
     always have the same number. The decoder starts from the padding token.
 
-    T5's vocabulary has its sentinels at the end, the first last. ByT5 has mean_span=20.
+    T5's vocabulary ends with its sentinels, in reverse order. ByT5 has mean_span=20.
 
     References:
         Raffel et al. 2020, section 3.1.4, https://arxiv.org/abs/1910.10683; Xue et al. 2022,
@@ -46,7 +46,8 @@ class SpanCorruption(Seq2SeqObjective):
     """Whether a sentinel follows the last span, as in the paper but not in T5's published code."""
 
     target_length: int | None = None
-    """The length to which targets are padded, such as a multiple of mesh.sequence. None: theirs."""
+    """The length to which targets are padded, such as a multiple of mesh.sequence. None: no
+    padding."""
 
     def __post_init__(self):
         check_types(self)

@@ -47,7 +47,7 @@ class GlueFolder:
 
     They may be those that GLUE distributes (CoLA/train.tsv, dev.tsv, test.tsv; of MRPC also
     Microsoft's msr_paraphrase_train.txt with mrpc_dev_ids.tsv), Parquet files as on the Hugging
-    Face hub (cola/train-00000-of-00001.parquet), or what `datasets.save_to_disk` writes.
+    Face hub (cola/train-00000-of-00001.parquet), or folders that `datasets.save_to_disk` wrote.
     """
 
     root: str
@@ -76,7 +76,7 @@ class GlueFolder:
         """Returns the labelled rows of a split.
 
         Lines whose number of fields differs from the first line's are left out, as in other loaders
-        of GLUE, and a warning says how many: QQP has some with a line break in a question. In
+        of GLUE, and a warning gives their number: QQP has some with a line break in a question. In
         Microsoft's table of MRPC, the rows that mrpc_dev_ids.tsv names are the split "dev" and the
         others "train"; without that file all are "train".
         """
@@ -149,8 +149,8 @@ class GlueFolder:
 class Glue(LabelledRows):
     """A task of GLUE, from the distributed files.
 
-    A row of a batch is that of `LabelledRows`. STS-B's labels are numbers; the others' are classes
-    in the order of GLUE's Parquet files, whichever of them occur.
+    Rows of a batch are as in `LabelledRows`. STS-B's labels are numbers; those of other tasks are
+    classes in the order of GLUE's Parquet files, even if some do not occur.
 
     References:
         Wang et al., GLUE, https://arxiv.org/abs/1804.07461

@@ -121,7 +121,7 @@ def read_parallel(
 class ParallelText(TextToText):
     """Pairs of texts in two files; each line of one translates the same line of the other.
 
-    A row of a batch is that of `TextToText`.
+    Rows of a batch are as in `TextToText`.
     """
 
     source: str | None = None

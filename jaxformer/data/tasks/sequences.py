@@ -33,8 +33,8 @@ class SpecialTokens(NamedTuple):
         Args:
             tokenizer: The tokenizer.
             by: "bert": its [CLS] and [SEP], or end-of-text if it has none; "tokenizer": those that
-                it adds itself. Our own tokenizers add none, so this means their [CLS] and [SEP], if
-                any.
+                it adds itself. This library's tokenizers add none, so this means their [CLS] and
+                [SEP], if any.
         """
         own = tuple(tokenizer.frame(texts) for texts in (1, 2))
         if by == "tokenizer" and None not in own:
@@ -53,7 +53,7 @@ class SpecialTokens(NamedTuple):
 
     @classmethod
     def around_text(cls, tokenizer: Tokenizer, *, own: bool) -> "SpecialTokens":
-        """Returns end-of-text after a text, or the tokens that the tokenizer adds of its `own`."""
+        """Returns end-of-text after a text, or with `own` the tokenizer's own tokens, if any."""
         frame = tokenizer.frame(1) if own else None
         frame = frame or Frame(((), (tokenizer.end_of_text_id,)), ((), (0,)), (0,))
         return cls((frame, frame))
@@ -100,7 +100,7 @@ def truncated_lengths(lengths: Sequence[int], space: int) -> tuple[int, ...]:
 
 
 class RowEncoder:
-    """Encodes texts as rows of tokens, equally for training and prediction.
+    """Encodes texts as rows of tokens, in the same way for training and prediction.
 
     Args:
         tokenizer: The tokenizer.
@@ -185,7 +185,7 @@ class SequenceData(TaskData[Row]):
 
     special_tokens: SpecialTokensOf = "bert"
     """The special tokens around the texts: "bert", [CLS] a [SEP] b [SEP], or the end-of-text token
-    in their place; "tokenizer": those that the tokenizer itself adds, as in transformers.
+    instead; "tokenizer": those that the tokenizer itself adds, as in transformers.
     """
 
     @property

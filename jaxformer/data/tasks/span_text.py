@@ -61,7 +61,7 @@ def read_questions(path: str | os.PathLike, on_bad_row: OnBadRow = "stop") -> li
 
 
 def _squad(path: Path, malformed: Malformed) -> Iterator[Record]:
-    """The questions of a .json file: SQuAD's, or rows as in a .jsonl file, perhaps below "data"."""
+    """The questions of a .json file: SQuAD's, or rows as in a .jsonl file, also below "data"."""
     try:
         content = read_json(path, object)
     except DataError as damage:
@@ -186,7 +186,7 @@ class SpanText(SequenceData[Question]):
             question = question if question <= length // 2 else length // 4
             stride = max(min(stride, (length - question - 3) // 2), 1)
             warn_once(
-                f"Rows have {length} tokens, as the checkpoint takes: data.question_length = "
+                f"Rows have {length} tokens, as in the checkpoint: data.question_length = "
                 f"{question} and data.stride = {stride} fit them"
             )
         return replace(self, sequence_length=length, question_length=question, stride=stride)
@@ -224,7 +224,7 @@ class SpanText(SequenceData[Question]):
         tokens: "_Tokens",
         encoder: RowEncoder,
     ) -> list["Window"]:
-        """The rows over one context."""
+        """The rows of one question and its context."""
         offset = encoder.special.start((len(head),), 2)  # of the context in the row
         room = self.sequence_length - encoder.special.count(2) - len(head)
         answer = tokens.span_of(question)

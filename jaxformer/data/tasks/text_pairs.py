@@ -20,7 +20,7 @@ _SUMMARIES = (
 class SummaryText(TextToText):
     """Rows of a table with a document and its summary, or any other input and output text.
 
-    A row of a batch is that of `TextToText`.
+    Rows of a batch are as in `TextToText`.
 
     References:
         Raffel et al., T5, https://arxiv.org/abs/1910.10683, appendix D.
@@ -82,7 +82,7 @@ class SummaryText(TextToText):
 class AnswerText(TextToText):
     """Questions about contexts; the model writes the answer.
 
-    A row of a batch is that of `TextToText`. The source is "question: ... context: ..."; the target
+    Rows of a batch are as in `TextToText`. The source is "question: ... context: ..."; the target
     is the first answer, and empty if the context has none.
 
     References:

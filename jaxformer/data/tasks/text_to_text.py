@@ -43,8 +43,7 @@ class TextPair(NamedTuple):
 
 @dataclass(frozen=True)
 class TextToText(TaskData[TextPair]):
-    """Pairs of texts, of which the model writes the second; there is a subclass for each kind of
-    file.
+    """Pairs of texts; the model writes the second; there is a subclass for each kind of file.
 
     A row of a batch has "inputs" int32 [S], the source and end-of-text; "decoder_inputs" int32 [T],
     the start token and the target; "targets" int32 [T], the target and end-of-text; "weights"
@@ -123,7 +122,7 @@ class WritingExamples(ExampleSource):
         pairs: The source, or its name, and the target of each.
         references: All correct texts for each.
         config: The configuration of the data, with `product` and `metric`.
-        given: The number of decoder inputs of a row that are given; the model writes the others.
+        given: The number of decoder inputs of a row that the model reads; it writes the others.
     """
 
     pairs: Sequence[tuple[str, str]]

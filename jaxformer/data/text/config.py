@@ -78,7 +78,7 @@ class DataConfig(Data):
         return self.objective.start_id(tokenizer)
 
     def prepare(self, folder: str | os.PathLike) -> Datasets:
-        """Reads, tokenises and packs the corpus, or loads what an earlier start saved.
+        """Reads, tokenises and packs the corpus, or loads the results of an earlier start.
 
         Raises:
             ConfigError: The tokenizer lacks a special token that the objective needs.
@@ -182,20 +182,20 @@ class DataConfig(Data):
         """Warns if the validation loss depends on a single document."""
         if self.validation is not None or held_out != 1:
             return
-        told = "the validation loss says little about other text"
+        problem = "the validation loss says little about other text"
         if learned == 1:
             _log.warning(
                 "validation is the tail of the only document, so %s: give more documents (such "
                 "as the paragraphs of a file, --data.source Files --data.source.sample-by "
                 "paragraph), or others for validation with data.validation",
-                told,
+                problem,
             )
         else:
             _log.warning(
                 "validation is a single document of %d, so %s: raise data.validation_fraction = "
                 "%s, or give documents for validation with data.validation",
                 learned + 1,
-                told,
+                problem,
                 self.validation_fraction,
             )
 

@@ -51,7 +51,7 @@ class CorpusOptions:
     """How documents are tokenised to disk, and where the tokens are kept."""
 
     shard_bytes: int = 1 << 28
-    """Bytes of text after which another shard begins. An interrupted build goes on after its last
+    """Bytes of text after which another shard begins. An interrupted build continues after its last
     complete shard; documents are packed within a shard.
     """
 
@@ -59,8 +59,8 @@ class CorpusOptions:
     """The number of processes that tokenise more than a few megabytes; None: one per CPU core."""
 
     cache_dir: str | None = None
-    """A folder in which runs share their tokens, perhaps gs:// or s3://; None keeps them in the
-    run's folder."""
+    """A folder in which runs share their tokens, which may be gs:// or s3://; None keeps them in
+    the run's folder."""
 
     def __post_init__(self):
         check_types(self, "data.corpus")
@@ -227,7 +227,7 @@ def _tokenise(
     num_proc: int | None,
     begin: tuple[int, ...],
 ) -> None:
-    """Writes the missing shards, and makes all shards the corpus."""
+    """Writes the missing shards, and combines all shards into the corpus."""
     with TokenisingProgress(split.source.num_bytes()) as progress:
         pieces = _unfinished(_pieces(split, shard_bytes), shards, progress)
         encoded = _encoded(_batches(pieces), tokenizer, num_proc or num_cores())

@@ -132,7 +132,7 @@ def _stream(home: Path, side: str, sizes: object) -> TokenStream:
         raise DataError(f"{home / SIZES}: does not fit {_tokens(side)} and {_offsets(side)}")
     ends_fit = offsets[0] == 0 and offsets[-1] == len(tokens) - 1
     if not ends_fit or (np.diff(offsets) < 1).any():
-        raise DataError(f"{home / _offsets(side)}: not a list of where documents begin")
+        raise DataError(f"{home / _offsets(side)}: not a list of the offsets of documents")
     # A small array in memory is faster than a mapped one, and keeps no file open.
     offsets = offsets if offsets.nbytes >> 20 else np.array(offsets)
     return TokenStream(tokens, offsets, sizes["bytes"])
@@ -211,7 +211,7 @@ class _StreamWriter:
             self._offsets.append(self._size)
 
     def close(self) -> dict[str, int]:
-        """Completes the files and returns what `corpus.json` says about them."""
+        """Completes the files and returns their entry in `corpus.json`."""
         # The size is known only now; NumPy leaves room in a header for a larger one.
         self._file.seek(0)
         self._header(self._size + 1)

@@ -77,7 +77,7 @@ class Files(FileSource):
     """A file, a folder (searched recursively), or a glob such as "books/**/*.txt"."""
 
     field: str = "text"
-    """The column or key under which a row of a table holds its text."""
+    """The column or key under which a row of a table has its text."""
 
     sample_by: Literal["document", "paragraph", "line"] = "document"
     """The documents of a text file: the whole file, each paragraph (which ends with an empty line),
@@ -89,7 +89,9 @@ class Files(FileSource):
 
     @classmethod
     def reads(cls, path: str) -> bool:
-        """Whether a path without the name of a source means this source; any path does."""
+        """Whether this source reads a path that is given without a source's name; it reads any
+        path.
+        """
         del path
         return True
 
@@ -122,13 +124,13 @@ class TextFiles(FileSource):
 
 @dataclass(frozen=True)
 class JsonLines(FileSource):
-    """JSON lines: each line an object that holds one document's text in a field."""
+    """JSON lines: each line an object with one document's text in a field."""
 
     path: str
     """A file, a folder (searched recursively for `pattern`), or a glob."""
 
     field: str = "text"
-    """The key under which a line holds its text."""
+    """The key under which a line has its text."""
 
     pattern: str = "*.jsonl"
     """The pattern of the files in a folder; it has no effect on a file or a glob."""

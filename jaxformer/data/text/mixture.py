@@ -13,9 +13,9 @@ from jaxformer.data.text.sources import Document, TextSource, digest_of
 class Mixture(TextSource):
     """Several sources, whose rows are mixed in given proportions.
 
-    Each source is tokenised separately, holds out its own documents for validation, and goes
-    through its own epochs: small ones are repeated while large ones have not been read once. The
-    sources take turns by their weights, see `MixedExamples`. Without `weights` they are
+    Each source is tokenised separately, holds out its own documents for validation, and has its own
+    epochs: small ones are repeated while large ones have not been read once. The sources take turns
+    by their weights, see `MixedExamples`. Without `weights` they are
 
         w_i = r_i^(1 / temperature),  r_i the number of rows of source i
 

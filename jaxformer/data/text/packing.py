@@ -92,7 +92,7 @@ Tokens = TokenStream | TokenShards
 
 
 class Rows(abc.ABC):
-    """Rows of `sequence_length` tokens, which together hold every token of a stream once."""
+    """Rows of `sequence_length` tokens, which together contain every token of a stream once."""
 
     num_rows: int
     sequence_length: int
@@ -191,7 +191,7 @@ def best_fit_decreasing(lengths: np.ndarray, capacity: int) -> np.ndarray:
 
 
 class _OpenRows:
-    """The rows by their remaining space; of rows with equal space, the latest comes first."""
+    """The rows by their remaining space; among rows with equal space, the latest comes first."""
 
     def __init__(self, capacity: int):
         self._capacity, self._num_rows = capacity, 0
@@ -340,7 +340,7 @@ def _pieces(offsets: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _unpacked(tokens: np.ndarray, size: int, pad_id: int) -> TokenRow:
-    """Lays tokens and the one after them out as a row of one segment."""
+    """Returns tokens and the token after them as a row of one segment."""
     tokens = tokens.astype(np.int32)
     return TokenRow(
         padded(tokens[:-1], size, pad_id),

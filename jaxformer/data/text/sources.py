@@ -26,7 +26,7 @@ class Document:
 
     Attributes:
         name: Unique within its source and independent of where the source is on disk, because it
-            decides the document's side of the validation split.
+            determines the document's side of the validation split.
         text: The text itself, encodable as UTF-8.
     """
 

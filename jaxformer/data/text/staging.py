@@ -32,7 +32,7 @@ _SECONDS_BETWEEN_UPDATES = 0.2
 
 
 class Staging:
-    """The shards of a corpus that is being built, beside its final folder.
+    """The shards of a corpus that is being built, next to its final folder.
 
     Attributes:
         finished: The shards that an earlier process has finished, by number: the documents and
@@ -57,7 +57,8 @@ class Staging:
 
     def share(self, number: int) -> None:
         """Uploads a finished shard to the store, where other machines find it."""
-        # The first waits for the second: a corpus of one shard has no folders of shards.
+        # The first shard is uploaded with the second: a corpus of one shard has no folders of
+        # shards.
         if self._kept is not None and number:
             share_shards(self._kept, self._folder, {0, number})
 
@@ -131,7 +132,7 @@ def set_aside(home: Path) -> None:
 
 
 def remove_others(home: Path) -> None:
-    """Removes the unfinished builds of other corpora beside a complete one."""
+    """Removes the unfinished builds of other corpora next to a complete one."""
     for folder in home.parent.glob(".corpus-*"):
         if folder != _staging_of(home):
             remove_folder(folder)

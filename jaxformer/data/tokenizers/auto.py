@@ -1,8 +1,8 @@
 """Reads the tokenizer of a folder as transformers' `AutoTokenizer` does.
 
 The class, the settings and the tokens of tokenizer_config.json, and the special tokens around a
-text all become part of one tokenizer of the `tokenizers` library. A separate process asks
-transformers for it, once for each folder; the answer is cached by the digest of the files.
+text all become part of one tokenizer of the `tokenizers` library. A separate process loads it with
+transformers, once for each folder; the result is cached by the digest of the files.
 """
 
 import hashlib
@@ -79,7 +79,7 @@ def ask_transformers(folder: str | os.PathLike) -> Answer:
             with replacing(kept) as temporary:
                 temporary.write_bytes(_sum(answer) + answer)
         except (OSError, DataError) as error:
-            _log.warning("the answer of transformers about the tokenizer is not cached: %s", error)
+            _log.warning("the tokenizer as transformers reads it is not cached: %s", error)
     header, _, definition = answer.partition(b"\n")
     facts = json.loads(header)
     texts = {name: text for name, text in facts["special_tokens"].items() if isinstance(text, str)}
@@ -89,7 +89,7 @@ def ask_transformers(folder: str | os.PathLike) -> Answer:
 
 
 def _read_cached(kept: Path) -> bytes | None:
-    """Returns a cached answer; None if it is missing or damaged."""
+    """Returns a cached result; None if it is missing or damaged."""
     try:
         stored = read_bytes(kept) if kept.exists() else b""
     except (OSError, DataError):
@@ -103,7 +103,7 @@ def _sum(answer: bytes) -> bytes:
 
 
 def _ask_process(folder: Path, files: Mapping[str, Path], config: dict[str, Any] | None) -> bytes:
-    """Returns the answer of the process, which sees only these files of the folder."""
+    """Returns the result of the process, which sees only these files of the folder."""
     with tempfile.TemporaryDirectory(prefix="jaxformer-") as temporary:
         home = Path(temporary, "model")
         answer = Path(temporary, "answer")
@@ -129,7 +129,7 @@ def _ask_process(folder: Path, files: Mapping[str, Path], config: dict[str, Any]
 
 
 def _with_definition(answer: bytes, files: Mapping[str, Path]) -> bytes:
-    """Returns an answer with a tokenizer.json, if one can be made."""
+    """Returns a result with a tokenizer.json, if one can be made."""
     header, _, definition = answer.partition(b"\n")
     facts = json.loads(header)
     if (python := facts.pop("python", None)) is not None:
@@ -147,7 +147,7 @@ def _reduced(config: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _versions() -> list[str]:
-    """The versions that an answer depends on, in addition to the folder."""
+    """The versions that a result depends on, in addition to the folder."""
     try:
         code = [sha256_of(module.__file__) for module in (auto_process, python_classes)]
         return [version("transformers"), version("tokenizers"), *code]

@@ -76,7 +76,7 @@ def definition(found) -> str:
     rust = complete(found)
     stored = json.loads(rust.to_str())
     for token in stored["added_tokens"]:
-        # A token that was special stays special, even if its last definition says otherwise.
+        # A token that was special stays special, even if its last definition contradicts this.
         token["special"] |= not rust.decode([token["id"]], skip_special_tokens=True)
     return json.dumps(stored, ensure_ascii=False)
 

@@ -131,7 +131,7 @@ def _read_alone(file: Path, reason: UnreadableTokenizerError | None = None) -> T
     file = ordinary_file(file)
     if file.name in (_VOCABULARY, _WORDS, SETTINGS):
         raise reason or DataError(
-            f"{file}: must have config.json or tokenizer_config.json beside it, which name the "
+            f"{file}: must have config.json or tokenizer_config.json next to it, which name the "
             "class of transformers"
         )
     if file.suffix == ".json":
@@ -202,7 +202,7 @@ class _Step(NamedTuple):
 def check_growth(tokenizer: Tokenizer, where: str) -> None:
     """Raises an error if replacements make texts long enough to fill the memory.
 
-    Each character and text that a replacement names goes through the whole chain, because later
+    Each character and text that a replacement names passes through the whole chain, because later
     steps multiply the insertions of earlier ones.
     """
     for part in ("normalizer", "decoder"):
@@ -217,7 +217,7 @@ def check_growth(tokenizer: Tokenizer, where: str) -> None:
 
 @contextmanager
 def bounded_matches() -> Iterator[None]:
-    """Turns the library's panic about a match that does not end into our error."""
+    """Converts the library's panic about an endless match to DataError."""
     try:
         yield
     except BaseException as error:

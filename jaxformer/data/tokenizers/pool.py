@@ -109,7 +109,7 @@ def serve(folder: str) -> None:
 
     The answer has the ids of all texts, and their lengths or the error of one of them.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process decides when to end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process ends this one
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # the output of a library must not come between the answers
     tokenizer = load_tokenizer(folder)

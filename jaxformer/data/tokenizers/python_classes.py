@@ -1,8 +1,8 @@
 """Rebuilds tokenizers of transformers that are Python code with the `tokenizers` library.
 
-For most classes, transformers has such a tokenizer itself. For these, it gives the ids of its
-tokens, the special tokens around a text, and the ids of some texts, which the rebuilt tokenizer
-must give, too.
+For most classes, transformers has such a tokenizer. For these, it gives only the ids of the tokens,
+the special tokens around a text, and the ids of some texts, which the rebuilt tokenizer must
+reproduce.
 """
 
 import re

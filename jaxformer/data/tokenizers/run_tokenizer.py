@@ -73,7 +73,7 @@ def load_or_train_tokenizer(
 
 
 def _repair(home: Path, write: Callable[[Path], None]) -> None:
-    """Makes a damaged tokenizer again, if this gives exactly the same files."""
+    """Rebuilds a damaged tokenizer, if this gives exactly the same files."""
     try:
         check_digests(home / DIGESTS, (*TOKENIZER_FILES, _SPEC))
         return

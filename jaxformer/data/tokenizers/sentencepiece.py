@@ -60,7 +60,7 @@ class SentencePieceModel:
     character_map: bytes
     """The compiled rules that normalise a text; may be empty."""
     add_prefix: bool
-    """Whether a space is put in front of a text."""
+    """Whether a space is added before a text."""
     remove_spaces: bool
     """Whether spaces at the ends and repeated spaces are removed."""
 
@@ -132,7 +132,7 @@ def _normalizers(model: SentencePieceModel) -> list[normalizers.Normalizer]:
         except Exception as error:  # the Rust library raises bare Exception
             raise DataError(f"{model.path}: its rules of normalisation are damaged") from error
         if rules.normalize_str("\r") == rules.normalize_str("\n"):
-            # The rules apply to what a reader sees as one character, such as these two.
+            # The rules apply to grapheme clusters, such as these two characters.
             steps.append(normalizers.Replace("\r\n", "\n\n"))
         steps.append(rules)
     if model.remove_spaces:
@@ -200,7 +200,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes | int | float]]:
         elif kind == 1:
             (value,), place = struct.unpack_from("<d", data, place), place + 8
         else:
-            raise ValueError(f"byte {place} begins no field")
+            raise ValueError(f"byte {place} does not begin a field")
         if place > len(data):
             raise ValueError("it breaks off")
         yield key >> 3, value
@@ -215,4 +215,4 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return (value - (1 << 64) if value >> 63 else value), place
-    raise ValueError(f"byte {place} ends no number")
+    raise ValueError(f"byte {place} does not end a number")

@@ -24,7 +24,7 @@ def frame_of(rust: Tokenizer, texts: int) -> Frame | None:
     """Returns the special tokens that a tokenizer's post-processor puts around its texts."""
     if rust.post_processor is None:
         return None
-    # Several tokens distinguish a text from the tokens around it, whatever they are.
+    # Several tokens, to distinguish a text from any tokens around it.
     encodings = [rust.encode(text, add_special_tokens=False) for text in ("a b c", "d e f")[:texts]]
     whole = rust.post_process(*encodings, *[None] * (2 - texts), add_special_tokens=True)
     places = [place for place, mark in enumerate(whole.special_tokens_mask) if not mark]
@@ -104,7 +104,7 @@ def codes_of(rust: Tokenizer) -> dict[int, str]:
 def names_as_text(rust: Tokenizer) -> Tokenizer:
     """Returns a tokenizer for which the name of a special token in a text is ordinary text.
 
-    The tokenizers library can be told not to look for special tokens in a text, but a model that
+    The tokenizers library has an option not to look for special tokens in a text, but a model that
     has one among its pieces may still find it.
     """
     rust.encode_special_tokens = True

@@ -79,7 +79,7 @@ class TokenizerFile(TokenizerSpec):
     """The file or its folder; may be gs:// or s3://."""
 
     end_of_text: str | None = None
-    """The token between documents; None: found in the files beside it or by its usual names."""
+    """The token between documents; None: found in the files next to it or by its usual names."""
 
     pad: str | None = None
     """The padding token; None: found by its usual names, or else end-of-text."""
@@ -99,9 +99,9 @@ class TokenizerFile(TokenizerSpec):
         path = any_path(self.path, "tokenizer.path")
         if not is_remote(path):
             return path
-        if path.is_file():  # the files beside it name its special tokens
-            beside = staged(path.parent, lambda name: name == path.name or is_side_file(name))
-            return beside / path.name
+        if path.is_file():  # the files next to it name its special tokens
+            folder = staged(path.parent, lambda name: name == path.name or is_side_file(name))
+            return folder / path.name
         return staged(path, is_side_file)
 
     def fit(self, texts: Iterable[str], special_tokens: Sequence[Role] = ()) -> Tokenizer:
@@ -225,7 +225,7 @@ def _load(
     settings = read_settings(file.parent)
 
     def special(name: str, asked: str | None, key: str, usual: Sequence[str]) -> str | None:
-        """The token that the user named, the one stored beside the file, or a usual one."""
+        """The token that the user named, the one stored with the file, or a usual one."""
         if asked is not None and rust.token_to_id(asked) is None:
             raise DataError(f"{file}: {name}={asked!r} is not in the vocabulary")
         stored = settings.get(key)

@@ -31,7 +31,7 @@ class Tokenizer(abc.ABC):
 
     Attributes:
         vocab_size: The number of ids; every id is below it.
-        end_of_text_id: The id between documents; generation from nothing starts with it.
+        end_of_text_id: The id between documents; generation without a prompt starts with it.
         pad_id: The id that fills a row after its last token; such places have weight 0. Equal to
             `end_of_text_id` if the tokenizer has no padding token.
     """
@@ -92,7 +92,7 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def pieces(self) -> list[str | None]:
-        """Returns the text of each id, with a space in front if it can only begin a word.
+        """Returns the text of each id, after a space if it can only begin a word.
 
         None stands for ids without a text: special and unused ones.
         """
@@ -235,7 +235,7 @@ def _alike(name: str, names: Sequence[str]) -> str:
 
 @contextmanager
 def all_cores() -> Iterator[None]:
-    """Lets the Rust library use threads within this context, and explains matches that do not end.
+    """Lets the Rust library use threads within this context, and reports endless matches.
 
     Its threads do not survive a fork: otherwise it prints a warning into every process forked
     afterwards. The user's choice in the environment is kept.

@@ -19,7 +19,7 @@ _T5 = ["<pad>", "</s>", "<unk>"]
 def byte_alphabet() -> list[str]:
     """Returns the character that byte-level tokenizers write for each of the 256 bytes, in order.
 
-    A printable Latin-1 byte stands for itself, the others for the characters from U+0100 on.
+    A printable Latin-1 byte is written as itself, the others as the characters from U+0100 on.
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     substitutes = iter(range(0x100, 0x200))
@@ -76,7 +76,7 @@ def cut(text: str) -> list[str]:
 
 
 def bpe_merges(ids: Mapping[str, int], order: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Returns the pairs of pieces that a BPE merges; `order` says when each is made of two."""
+    """Returns the pairs of pieces that a BPE merges; `order` is the rank of each piece."""
     found = sorted(
         (place, ids[text[:cut]], ids[text[cut:]], text[:cut], text[cut:])
         for text, place in order.items()

@@ -22,7 +22,7 @@ from jaxformer.functional.derivatives import with_gradient_of
 from jaxformer.functional.masks import All, Band, Mask, Segments, causal, terms_of
 
 _FEW_DOCUMENTS, _MANY_DOCUMENTS = 16, 64
-"""Numbers of documents of a row for which there are kernels, which start work for all of them."""
+"""Documents per row of the compiled kernels, each of which starts work for all of them."""
 
 
 def unsupported(query, key, value, request: Request) -> str | None:
@@ -84,7 +84,7 @@ def _keep_arguments(*arguments):
 
 
 def _attend_again(arguments, cotangent):
-    # Whatever a branch keeps for its gradient, all branches would allocate.
+    # All branches would allocate the residuals that one of them keeps for its gradient.
     def gradients(attend, query, key, value, request, cotangent):
         pull = jax.vjp(lambda *arrays: attend(*arrays, request), query, key, value)[1]
         return pull(cotangent)
@@ -108,7 +108,7 @@ def _kernels_for(query, key, request) -> tuple[jax.Array, list[Callable]]:
 
 
 def _attend_by_array(query, key, value, request):
-    """Passes what cuDNN cannot express of the mask as a boolean array."""
+    """Passes the parts of the mask that cuDNN cannot express as a boolean array."""
     lengths = query.shape[1], key.shape[1]
     known, rest = _split(request.mask, *lengths)
     given = rest.values(*lengths)[:, None]
@@ -131,7 +131,7 @@ def _attend_within_documents(most, query, key, value, request):
 
     known, documents = _documents(request.mask, query.shape[1], key.shape[1])
     if jax.__version_info__ < (0, 12):
-        # Its offsets of the keys are those of as many heads as the queries have.
+        # It expects offsets of keys for as many heads as the queries have.
         groups = query.shape[2] // key.shape[2]
         key, value = (jnp.repeat(x, groups, axis=2) for x in (key, value))
     # The kernel neither reads nor writes padding, whose results and gradients are undefined.
@@ -181,7 +181,7 @@ def _starts(ids_BT: jax.Array) -> jax.Array:
 
 
 def _most_consecutive(documents: Segments) -> jax.Array:
-    """The most documents of a row; too many unless those of queries and keys are consecutive."""
+    """The largest number of documents of a row; too many unless they are consecutive in q and k."""
     ids_BT = documents.query
     starts_BT = _starts(ids_BT)
     before = jnp.pad(jax.lax.cummax(ids_BT, axis=1)[:, :-1], ((0, 0), (1, 0)))
@@ -191,7 +191,7 @@ def _most_consecutive(documents: Segments) -> jax.Array:
 
 
 def _extents(ids_BT: jax.Array, most: int) -> tuple[jax.Array, jax.Array]:
-    """The offsets `[B, most + 1]` and the lengths `[B, most]` of documents; -1 where none is."""
+    """The offsets `[B, most + 1]` and the lengths `[B, most]` of documents; -1 for missing ones."""
     starts_BT = _starts(ids_BT)
     order_BT = jnp.where(ids_BT > 0, jnp.cumsum(starts_BT, axis=1) - 1, -1)
     is_of_BTM = order_BT[:, :, None] == jnp.arange(most + 1)[None, None]

@@ -47,7 +47,7 @@ def zigzag(attend, query, key, value, request, time):
 
 def dealt(x: jax.Array, time) -> list[jax.Array]:
     """Deals the halves of a part `[B, T, ...]`, an early and a late one to each device."""
-    # An odd part is not cut, and stays.
+    # An odd part is neither cut nor moved.
     if x.shape[1] % 2:
         return [x]
     halves = enumerate(jnp.split(x, 2, axis=1))
@@ -64,7 +64,7 @@ def returned(parts: list[jax.Array], time) -> jax.Array:
 
 
 def starts_of(device: jax.Array, count: int, length: int, time) -> list[jax.Array]:
-    """Returns where the parts start that `dealt` gives a device: `count` ones of a length."""
+    """Returns the starts of the `count` parts of a length that `dealt` gives a device."""
     if count == 1:
         return [device * length]
     late = 2 * jax.lax.axis_size(time) - 1 - device
@@ -72,7 +72,7 @@ def starts_of(device: jax.Array, count: int, length: int, time) -> list[jax.Arra
 
 
 def _moves(side: int, time) -> list[tuple[int, int]]:
-    """Returns from where to where the first or second halves of all devices go."""
+    """Returns the (source, target) devices of the first or second halves of all devices."""
     size = jax.lax.axis_size(time)
     return [(i, min(2 * i + side, 2 * size - 1 - 2 * i - side)) for i in range(size)]
 
@@ -93,7 +93,7 @@ def has_whole_rows(query: jax.Array, key: jax.Array, request: Request) -> bool:
     sizes = jax.typeof(query).sharding.mesh.shape
     time, shards = (math.prod(sizes[axis] for axis in mesh_axes(entry)) for entry in spec[1:3])
     kv_heads = key.shape[2] // shards or 1  # one head is not sharded
-    # The vectors of distances are those of each head, of which there are no copies.
+    # Each head has its own distance vectors, of which no copies are made.
     copies = request.distances is None or kv_heads % time == 0
     return copies and heads_suffice(query.shape[2] // shards, kv_heads, time)
 
@@ -102,9 +102,9 @@ def in_mesh(attend, query, key, value, request, parts=in_order, turns=None):
     """Returns `attend` of the rows, queries and heads of each device if the arrays are sharded.
 
     If they are sharded along time, the devices exchange time for heads where these suffice.
-    Otherwise each gathers all keys of its rows, and `parts` says which queries it computes: those
-    of its own shard (`in_order`), or as many early as late ones (`zigzag`). With `turns`, such as
-    `ring`, keys that are sharded along time are neither exchanged nor gathered. The outputs
+    Otherwise each gathers all keys of its rows, and `parts` chooses the queries that it computes:
+    those of its own shard (`in_order`), or as many early as late ones (`zigzag`). With `turns`,
+    such as `ring`, keys that are sharded along time are neither exchanged nor gathered. The outputs
     `[B, T, N, H']` are sharded as the queries.
 
     References:

@@ -106,7 +106,7 @@ def _softmax(query, key, value, request, layout, time):
 
 
 def _joined(found, part, i):
-    """Returns part i of what was found, with the softmax over further keys."""
+    """Returns part i of the outputs, joined with the softmax over further keys."""
     (output, log_total), (more, log_more) = (x[i] for x in found), part
     total = jnp.logaddexp(log_total, log_more)
     shares = jnp.exp(log_total - total)[..., None], jnp.exp(log_more - total)[..., None]

@@ -1,7 +1,7 @@
 """Splash attention, JAX's own flash-attention kernel for TPUs.
 
 The kernel skips blocks that a causal mask or a window excludes. Which these are follows from the
-index of the first query, so that it may be known at run time alone, as on a device that has a part
+index of the first query, so that it may be known only at run time, as on a device that has a part
 of each row. Padding and packed documents become segment ids, which cost no memory but skip no
 blocks. Derivatives other than the gradient are computed by blockwise.
 """
@@ -92,8 +92,8 @@ def _by_kernel(lengths, query_BNTH, key_BKSH, value_BKSH, request):
             _pad(_query_ids(request.mask, batch, lengths[0]), query_padding, _NO_QUERY),
             _pad(_key_ids(request.mask, batch, lengths[1]), key_padding, _NO_KEY),
         )
-    # LOWEST is far above the kernel's mask value, so that a fully masked query attends to its sink
-    # alone, and gets zeros and no gradient.
+    # LOWEST is far above the kernel's mask value, so that a fully masked query attends only to its
+    # sink, and gets zeros and no gradient.
     sinks = jnp.full((num_heads,), LOWEST, jnp.float32) if request.sinks is None else request.sinks
     attend_row = jax.vmap(lambda *arrays: kernel(*arrays, sinks=sinks))
     return attend_row(query_BNTH, key_BKSH, value_BKSH, ids)
@@ -212,7 +212,7 @@ def _block_size(length: int, large: bool) -> int:
 
 
 def _is_wide(pairs, band: Band) -> bool:
-    """Whether rows are long, and bands wide, beside a large block."""
+    """Whether rows are long, and bands wide, relative to a large block."""
     sides = (band.before, band.after)
     width = max(pairs) if None in sides else sum(sides)
     return min(pairs) >= 4 * _LARGE and width >= 2 * _LARGE

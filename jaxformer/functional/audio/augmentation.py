@@ -30,7 +30,7 @@ def span_mask(
         lengths: int `[B]`, the positions of each row; None: all.
         probability: p, the share that is covered if no spans overlap.
         span: s, the positions of a span, at most T.
-        min_spans: The spans of each row, at least.
+        min_spans: The minimum number of spans of each row.
 
     Returns:
         bool `[B, T]`, True where a span lies.
@@ -84,10 +84,10 @@ def spec_augment(
         features: `[B, T, M]`.
         lengths: int `[B]`, the frames of each row; None: all.
         num_time_masks: Stripes of frames in each row.
-        time_width: W_t, the most frames of a stripe.
+        time_width: W_t, the maximum number of frames of a stripe.
         max_time_share: p, the largest share of the frames of a row that one stripe has.
         num_feature_masks: Stripes of frequencies in each row.
-        feature_width: The most frequencies of a stripe, at most M.
+        feature_width: The maximum number of frequencies of a stripe, at most M.
 
     Returns:
         `[B, T, M]`.

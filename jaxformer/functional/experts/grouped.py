@@ -54,7 +54,7 @@ def grouped_linear(
 
     Args:
         x: `[R, D]`, sorted by group.
-        kernels: `[E, D, F]`, perhaps with low-rank factors.
+        kernels: `[E, D, F]`, optionally with low-rank factors.
         sizes: int `[E]`: the number of rows of each group. Rows after the last group are zeros in
             the result.
         implementation: "blocks", "ragged" (`jax.lax.ragged_dot`), or "auto": blocks on a CPU.
@@ -108,17 +108,17 @@ def expert_feed_forward(
 
     .. math:: y_t = \sum_k w_{t k} \, \mathrm{FFN}_{e_{t k}}(x_t)
 
-    with the feed-forward layers of `feed_forward`. No token is dropped, whatever the load, unless
-    `real` says so. In an explicit mesh each device computes its own rows, with its own part of the
-    hidden units. Where the mesh shards the experts, the devices that share them gather their tokens
-    and routes, each multiplies the tokens that are routed to its experts, and the results are
-    summed and scattered.
+    with the feed-forward layers of `feed_forward`. No token is dropped, regardless of the load,
+    unless `real` excludes it. In an explicit mesh each device computes its own rows, with its own
+    part of the hidden units. Where the mesh shards the experts, the devices that share them gather
+    their tokens and routes, each multiplies the tokens that are routed to its experts, and the
+    results are summed and scattered.
 
     Args:
         x: `[B, T, D]`.
         experts: int `[B, T, K]`: the experts of each token, in [0, E).
         weights: `[B, T, K]`: the weights of their results.
-        up: `[E, D, F]`, perhaps with low-rank factors, see `grouped_linear`; so may the others.
+        up: `[E, D, F]`, optionally with low-rank factors, see `grouped_linear`, like the others.
         down: `[E, F, D]`.
         activation: The elementwise activation; with a gate, a function of the gate if it takes one
             argument, or of the gate and the other units if it has the attribute `joint`.
@@ -171,7 +171,7 @@ def expert_feed_forward(
     if spec_of(x) is None:
         shared = summed = ()
         return local(x, experts, weights, real, *given.values())
-    # The rows of a device, whose kernels are gathered along the axes that shard the rows, but for
+    # The rows of a device, whose kernels are gathered along the axes that shard the rows, except
     # those that shard the experts.
     batch = PartitionSpec(*spec_of(x)[:2])
     rows = mesh_axes(batch[0])

@@ -67,8 +67,8 @@ def within_capacity(
               \qquad C_b = \lceil c K T_b / E \rceil
 
     Each expert has C places for the :math:`T_b` real tokens of a row. The tokens of a row take them
-    in order, and a token's experts in that of its choice, so no token depends on later ones, nor on
-    other rows. Padding takes no place.
+    in order, and the experts of a token in the order of its choice, so no token depends on later
+    ones, nor on other rows. Padding takes no place.
 
     Args:
         experts: int `[B, T, K]`: the experts of each token, in [0, E).

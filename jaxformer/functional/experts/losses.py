@@ -45,9 +45,9 @@ class BalanceLoss(RouterLoss):
     """
 
     over: Literal["layer", "all_layers"] = "layer"
-    """What f and P are means over: the tokens of each layer, and the losses of the layers are added
-    up (Switch Transformers); or the tokens of all layers, as in transformers. The latter can be
-    least while each layer prefers a few experts, if they are others in every layer."""
+    """The tokens over which f and P are means: those of each layer, whose losses are added up
+    (Switch Transformers), or those of all layers, as in transformers. The latter can be minimal
+    although each layer prefers a few experts, if the layers prefer different ones."""
     softmax_twice: bool = False
     """P is the mean of the softmax of the router's probabilities instead of the mean of the
     probabilities. Some releases of transformers 5 computed it so; its gradient is about E times

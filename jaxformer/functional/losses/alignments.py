@@ -7,7 +7,7 @@ from jaxformer.functional.arrays import assert_axes, assert_bool, assert_integer
 
 
 def frames_needed(labels: jax.Array, lengths: jax.Array) -> jax.Array:
-    """Returns how many frames an alignment of labels `[B, U]` has at least, int `[B]`.
+    """Returns the minimum number of frames of an alignment of labels `[B, U]`, int `[B]`.
 
     That is one for each label of a row, and one for the blank between two equal labels.
     """

@@ -225,7 +225,7 @@ def _sums(losses, metrics, weights, targets, vocab_size):
 
 
 def _rows_of_parts(*arrays):
-    """Counts each device's part of a row as a row, where tokens are sharded; nothing moves."""
+    """Counts each device's part of a row as a row, where tokens are sharded; no data are moved."""
     sharded = spec_of(arrays[0])
     if sharded is None or sharded[1] is None:
         return arrays
@@ -253,7 +253,7 @@ def _both_axes(sharded):
 
 
 def _renamed(x, given, wanted):
-    """Says otherwise which axes of what every device holds are sharded."""
+    """Redeclares which axes are sharded, without moving data."""
     return jax.shard_map(lambda x: x, in_specs=given, out_specs=wanted, check_vma=False)(x)
 
 

@@ -1,7 +1,7 @@
 """Loss terms and metrics that parts of a model add.
 
 A part calls `add_loss` or `add_metric` in its forward pass. Training runs the model under
-`collect_terms`, which returns what was added; elsewhere the calls do nothing.
+`collect_terms`, which returns the added terms; elsewhere the calls do nothing.
 
 `flax.nnx.Module.sow` stores values in the module. Here layers are pytrees inside a plain
 `jax.lax.scan` and `jax.checkpoint`, from which only results escape, so loops over layers collect

@@ -16,8 +16,8 @@ from jaxformer.functional.masks.base import Mask, check_distance, spec, terms_of
 def _assert_rows(query: jax.Array, key: jax.Array, lengths: Mapping[str, int] | None = None):
     """Asserts that `query` is `[B or 1, T]` and `key` `[B or 1, S]`."""
     assert_axes(lengths, query=(query, "_ T"), key=(key, "_ S"))
-    # One row stands for all. A symbolic number of rows (jax.export) compares with != alone: whether
-    # it is > 1 cannot be decided, and that it is not 1 is what broadcasting assumes as well.
+    # One row stands for all. A symbolic number of rows (jax.export) only supports !=: whether it is
+    # > 1 cannot be decided, and broadcasting also assumes that it is not 1.
     rows = {"B": query.shape[0] if query.shape[0] != 1 else key.shape[0]}
     assert_axes(rows, query=(query, "B/1 T"), key=(key, "B/1 S"))
 
@@ -33,7 +33,7 @@ def _pad(x: jax.Array, axis: int, padding: int, value) -> jax.Array:
 
 @spec
 class KeyPadding(Mask):
-    """Only real keys: `valid` is bool `[B, S]`, False (or 0) at padding, on whichever side."""
+    """Only real keys: `valid` is bool `[B, S]`, False (or 0) at padding, on either side."""
 
     valid: jax.Array
 

@@ -1,4 +1,4 @@
-"""Positional schemes, and the functions they are made of."""
+"""Positional schemes and their functions."""
 
 from jaxformer.functional.positions.base import NoPosition, Position
 from jaxformer.functional.positions.bias import Bias

@@ -259,7 +259,7 @@ class Scaling(abc.ABC):  # noqa: B024 (as a choice, the identity is NoScaling)
 
     @property
     def logit_factor(self) -> float:
-        """What DeepSeek's attention multiplies its logits by, in addition to cos and sin."""
+        """The factor of the logits in DeepSeek's attention, in addition to cos and sin."""
         return 1.0
 
     def __post_init__(self):

@@ -353,7 +353,7 @@ def _is_one_of(logits, name, tokens):
 
 
 def _keep_probable(logits, probabilities, limit):
-    """Excludes tokens whose probability is below a limit, but for the most probable one."""
+    """Excludes tokens whose probability is below a limit, except the most probable one."""
     probable = probabilities >= limit
     return _keep(logits, probable | (logits >= jnp.max(logits, axis=-1, keepdims=True)))
 

@@ -1,1 +1,1 @@
-"""What runs on the device: prefill, decode steps, beam search, speculative decoding."""
+"""Programs of the device: prefill, decode steps, beam search, speculative decoding."""

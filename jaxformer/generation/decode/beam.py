@@ -73,7 +73,7 @@ class _State(NamedTuple):
     history: History
     """The beams, `[B n, S]`, the most probable of a row first."""
     cache: Cache
-    """The model's cache of all their tokens but the last."""
+    """The model's cache of all their tokens except the last."""
     totals: jax.Array
     """float32 `[B, n]`: their summed log-probabilities; -inf for unused beams."""
     complete: Hypotheses
@@ -107,10 +107,11 @@ def beam_search(
     .. math:: s(y) = \frac{1}{|y|^\alpha} \sum_t \log p(y_t | y_{<t})
 
     where |y| counts the new tokens. A hypothesis of the maximum length is complete. The rules are
-    those of transformers, except that each row finishes on its own, and that a beam that cannot be
-    continued is discarded.
+    those of transformers, except that each row finishes independently, and that a beam that cannot
+    be continued is discarded.
 
-    The prompts have room for the longest text, and are in the cache but for their last tokens.
+    The prompts have room for the longest text, and all their tokens except the last are in the
+    cache.
 
     References:
         Graves, Sequence transduction with recurrent neural networks (arXiv:1211.3711). Wu et al.,
@@ -171,7 +172,7 @@ def _continuations(
     rows, count = totals.shape
     vocab_size = log_probs.shape[1]
     sums = log_probs.reshape(rows, count, vocab_size) + totals[:, :, None]
-    # Among this many, at least as many as there are beams do not end.
+    # Among this many candidates, at least `count` do not end.
     most = max(2, 1 + len(search.end_tokens)) * count
     totals, chosen = jax.lax.top_k(sums.reshape(rows, -1), min(most, count * vocab_size))
     tokens = chosen % vocab_size

@@ -43,7 +43,7 @@ class State:
     active: jax.Array
     """bool `[B]`: the rows that are not finished."""
     keys: jax.Array
-    """PRNG keys `[B]`: a row's samples depend on its own key alone."""
+    """PRNG keys `[B]`: a row's samples depend only on its own key."""
     log_probs: jax.Array
     """float32 `[B, S]`: the model's log-probability of each generated token, 0 elsewhere."""
     scores: jax.Array | None
@@ -133,7 +133,7 @@ def decode_step(
 def verify_step(
     model: GenerativeModel, history: History, cache: Cache, active: jax.Array, pending: int
 ) -> tuple[jax.Array, Cache]:
-    """As `decode_step`, with the logits `[B, P, V]` after every pending token.
+    """Like `decode_step`, with the logits `[B, P, V]` after every pending token.
 
     The positions of the model must not depend on the length.
     """

@@ -41,7 +41,7 @@ class History(NamedTuple):
     """int `[B, R]`: the tokens that the encoder has read, -1 at padding; None: no encoder."""
 
     def read(self) -> jax.Array:
-        """Returns what was given: the source, or the prompt, int `[B, R]`; -1 beyond its end."""
+        """Returns the source, or the prompt without one, int `[B, R]`; -1 beyond its end."""
         if self.source is not None:
             return self.source
         positions = jnp.arange(self.tokens.shape[1])[None, :]
@@ -76,7 +76,7 @@ def process(processors: Sequence[Processor], logits: jax.Array, history: History
 
 @dataclass(frozen=True)
 class OnLogits:
-    """Applies a function to the logits alone, such as a filter of sampling."""
+    """Applies a function of only the logits, such as a filter of sampling."""
 
     function: Callable[..., jax.Array]
     """Maps logits `[B, V]` and the arguments to logits `[B, V]`, such as `top_k_filter`."""
@@ -114,7 +114,7 @@ class RepetitionPenalty:
 
 @dataclass(frozen=True)
 class PresencePenalty:
-    """Makes generated tokens less probable, however often they occurred."""
+    """Makes generated tokens less probable, regardless of their number."""
 
     penalty: float
     """Subtracted from their logits; negative encourages repetition."""
@@ -141,7 +141,7 @@ class SourcePenalty:
     """Makes tokens of the source more probable, by a factor."""
 
     penalty: float
-    """Above 1: what is not in the source is less probable than what is."""
+    """Above 1 favours tokens of the source."""
 
     def __call__(self, logits: jax.Array, history: History) -> jax.Array:
         read = history.read()

@@ -12,7 +12,7 @@ from jaxformer.generation.decode.processors import History
 
 @dataclass(frozen=True)
 class Timestamps:
-    """Allows timestamps only where they make sense, and asks for one where one is probable.
+    """Allows timestamps only where they are valid, and requires one where one is probable.
 
     They come in pairs, the end of a segment and the start of the next, except before the end of
     the text; they do not decrease; a text begins with one; and if all of them together are more

@@ -60,42 +60,42 @@ def transcribe(
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Writes what is said in a sound of any length, with Whisper or a CTC head.
+    """Transcribes a sound of any length, with Whisper or a CTC head.
 
     Whisper reads a long sound in windows of 30 seconds. A window begins where the last segment
-    before it ends, which the model says by timestamps. With `batch_size` it reads chunks instead
-    that overlap, so many at once, and joins their texts as the pipeline of transformers does. A
-    model with a CTC head (wav2vec 2.0, HuBERT) always reads chunks. It takes the likeliest label
-    of each frame, or searches with `num_beams`, `length_bonus` and a `language_model`; the options
-    from `language` on are Whisper's.
+    before it ends, as its timestamps tell. With `batch_size` it reads overlapping chunks instead,
+    this many at once, and joins their texts as the pipeline of transformers does. A model with a
+    CTC head (wav2vec 2.0, HuBERT) always reads chunks. It takes the likeliest label of each frame,
+    or searches with `num_beams`, `length_bonus` and a `language_model`; the options from `language`
+    on are Whisper's.
 
     Args:
         pretrained: The model.
         waveform: float `[S]`, one channel; or a sound file, of which little is in memory at a time.
-        sampling_rate: Samples per second; other rates than the model's are resampled. A file tells
+        sampling_rate: Samples per second; other rates than the model's are resampled. A file has
             its own.
         batch_size: The chunks that are read at once; None: 1, or for Whisper the windows above.
         chunk_length_s: The seconds of a chunk; None: 30, or the model's window if it is shorter.
         stride_length_s: The seconds at each end of a chunk that its neighbour reads too; None: a
             sixth of the chunk.
-        language: The language that is spoken: "en" or "english". None: it is detected in the first
-            window.
+        language: The spoken language: "en" or "english". None: it is detected in the first window.
         task: "transcribe", or "translate" to English; None: what the model's files recommend.
-        prompt: A text before what is said, such as names in their spelling. It stands before every
-            window, or with `condition_on_prev_tokens` before the text of the windows so far.
+        prompt: A text before the transcript, such as names in their spelling. It precedes every
+            window, or with `condition_on_prev_tokens` the text of the windows so far.
         timestamps: "segments", "words" (by cross-attention and dynamic time warping), or "none".
-        temperature: The temperatures at which a window is written, one after another, until its
+        temperature: The temperatures at which a window is decoded, one after another, until its
             text passes the thresholds. 0 is greedy, or beam search.
-        compression_ratio_threshold: A text that zlib compresses by more is written again; None: no
+        compression_ratio_threshold: A text that zlib compresses by more is decoded again; None: no
             text is.
-        logprob_threshold: So is one whose tokens have a lower mean log-probability; None: no text.
+        logprob_threshold: A text whose tokens have a lower mean log-probability is also decoded
+            again; None: no text is.
         no_speech_threshold: A window with such a text and a higher probability of silence is left
-            out; None: none is.
-        condition_on_prev_tokens: Whether each window is told the text before it.
-        progress: Is called after each window with the seconds that are done, and all seconds.
+            out; None: no window is.
+        condition_on_prev_tokens: Whether the decoder reads the text before each window.
+        progress: Called after each window with the seconds transcribed so far, and all seconds.
         **options: Fields of `GenerationConfig`: num_beams, max_new_tokens, seed, ...; of a CTC head
-            num_beams, length_bonus, and language_model, a file or folder of KenLM, or what
-            `read_language_model` makes of it with other weights.
+            num_beams, length_bonus, and language_model, a file or folder of KenLM, or the result of
+            `read_language_model` with other weights.
 
     Returns:
         "text"; "language", its code, or None for a model of one language; "duration" in seconds;
@@ -152,7 +152,7 @@ def transcribe(
 
 
 def _check_whisper(pretrained: Pretrained, options: dict[str, Any]) -> None:
-    """Raises ConfigError unless a model is a Whisper, with its own options alone."""
+    """Raises ConfigError unless a model is a Whisper, with only its own options."""
     if not reads_sound(pretrained):
         raise ConfigError(
             f"transcribe: {pretrained.folder} has the model_type "
@@ -162,12 +162,12 @@ def _check_whisper(pretrained: Pretrained, options: dict[str, Any]) -> None:
     if options.get("language_model") is not None:
         raise ConfigError(
             f"language_model: chooses among the beams of a CTC head, and {pretrained.folder} is a "
-            "Whisper, whose decoder knows its language: leave it out"
+            "Whisper, whose decoder is a language model: leave it out"
         )
 
 
 def _check_order(chunks: tuple[int | None, float | None, float | None], conditions: bool) -> None:
-    """Raises ConfigError if options of chunks meet those of Whisper's windows."""
+    """Raises ConfigError if options of chunks are combined with those of Whisper's windows."""
     batch_size, *sizes = chunks
     for name, value in zip(("chunk_length_s", "stride_length_s"), sizes, strict=True):
         if batch_size is None and value is not None:

@@ -19,9 +19,9 @@ def transcribe_chunks(
     timing: Timing,
     progress: Progress | None,
 ) -> dict[str, Any]:
-    """Returns what `transcribe` returns, from chunks that are written in batches and joined.
+    """Returns the result of `transcribe`, from chunks that are written in batches and joined.
 
-    The sound has the sampling rate of the model; no chunk is told the text before it.
+    The sound has the sampling rate of the model; chunks are written without the text before them.
     """
     features = transcriber.features
     rate, second = features.sampling_rate, STRIDE * features.seconds_per_frame
@@ -71,7 +71,7 @@ def transcribe_chunks(
 
 
 def _text(chunk: Chunk, parts: Sequence[Written], rate: int) -> ChunkText:
-    """Returns what is written for a chunk, perhaps in several windows."""
+    """Returns the text of a chunk, written in one or several windows."""
     tokens, times = [], []
     for part in parts:
         for segment in part.segments:

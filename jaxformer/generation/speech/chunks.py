@@ -10,7 +10,7 @@ from jaxformer.checks import NOT_NEGATIVE, POSITIVE, at_least, check_argument, c
 from jaxformer.data.sound import SampleReader, SoundStream
 
 Progress = Callable[[float, float], None]
-"""Is called with the seconds that are transcribed, and those of the whole sound."""
+"""Called with the seconds transcribed so far, and those of the whole sound."""
 Timing = Literal["none", "segments", "words"]
 """The times of a transcript."""
 _T = TypeVar("_T")
@@ -22,7 +22,7 @@ class Chunking(NamedTuple):
     size: int
     """The samples of a chunk."""
     stride: int
-    """Those at each end that its neighbour reads too."""
+    """The samples at each end that its neighbour reads too."""
     batch_size: int
     """The chunks that are read at once."""
 
@@ -83,7 +83,7 @@ def chunks_of(stream: SoundStream, cut: Chunking) -> Iterator[Chunk]:
 
 
 def batches(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
-    """Yields lists of as many items; the last may have fewer."""
+    """Yields lists of `size` items; the last may have fewer."""
     items = iter(items)
     while batch := list(islice(items, size)):
         yield batch

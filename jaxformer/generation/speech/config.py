@@ -26,14 +26,14 @@ OWN = {
     "task": optional(one_of(TASKS)),
     "return_timestamps": SWITCH,
 }
-"""The rules of the fields that speech alone has."""
+"""The rules of the fields that only speech has."""
 KNOWN = (
     *OWN, "alignment_heads", "compression_ratio_threshold", "condition_on_prev_tokens",
     "forced_decoder_ids", "is_multilingual", "lang_to_id", "logprob_threshold",
     "max_initial_timestamp_index", "no_speech_threshold", "no_timestamps_token_id",
     "prev_sot_token_id", "task_to_id",
 )  # fmt: skip
-"""Their names, and those of what `SpeechTokens` and `transcribe` read."""
+"""Their names, and those of the options that `SpeechTokens` and `transcribe` read."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class SpeechGenerationConfig(GenerationConfig):
 
     rules: ClassVar[Mapping[str, Rule]] = RULES | OWN
     language: str | None = None
-    """The language that is spoken: "en" or "english". None: it is detected."""
+    """The spoken language: "en" or "english". None: it is detected."""
     task: str | None = None
     """"transcribe", or "translate" to English. None: what the files recommend, or "transcribe"."""
     return_timestamps: bool = False

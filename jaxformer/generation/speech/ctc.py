@@ -1,4 +1,4 @@
-"""Labels from the scores of frames: the likeliest path, prefix beams, and when labels are said."""
+"""Labels from the scores of frames: the likeliest path, prefix beams, and the times of labels."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -17,7 +17,7 @@ class Hypothesis(NamedTuple):
     labels: tuple[int, ...]
     """Without blanks."""
     score: float
-    """Their log-probability over all alignments, and what is added for them."""
+    """Their log-probability over all alignments, plus the added terms."""
 
 
 class Interval(NamedTuple):
@@ -36,13 +36,13 @@ def best_path(log_probs: np.ndarray, *, blank: int) -> tuple[int, ...]:
 
 
 class Scorer:
-    """What is added to the log-probability of labels while they are searched; here nothing.
+    """Terms added to the log-probability of labels during a search; this class adds nothing.
 
     A subclass keeps the labels of a prefix in a separate state.
     """
 
     separator: int | None = None
-    """A label that changes nothing behind itself and at both ends, such as a space."""
+    """A label without effect after itself and at both ends, such as a space."""
     start: Any = None
     """The state without labels."""
 
@@ -51,15 +51,15 @@ class Scorer:
         return state
 
     def score(self, state: Any) -> float:
-        """Returns what is added for the labels so far."""
+        """Returns the term for the labels so far."""
         return 0.0
 
     def next_scores(self, state: Any) -> np.ndarray:
-        """Returns what is added with each label as the next one: float64 `[V]`, or `[1]`."""
+        """Returns the term for each label as the next one: float64 `[V]`, or `[1]`."""
         return np.zeros(1)
 
     def final_score(self, state: Any) -> float:
-        """Returns what is added if no label follows."""
+        """Returns the term for no further label."""
         return self.score(state)
 
 
@@ -83,8 +83,8 @@ def prefix_beams(
         blank: The id of the blank.
         num_beams: The prefixes that are kept at each frame.
         length_bonus: β, which is added for each label.
-        scorer: f, such as that of a language model. Sequences that differ in nothing but its
-            separators at the ends, or their repeats, are one, whose likeliest spelling is kept.
+        scorer: f, such as that of a language model. Sequences that differ only in its separators at
+            the ends, or in their repeats, count as one; the likeliest spelling is kept.
 
     Returns:
         The kept sequences, the best one first.
@@ -103,7 +103,7 @@ def prefix_beams(
     for frame in np.asarray(log_probs, np.float64):
         total = np.logaddexp(blanks, labels)
         last = np.array([prefix[-1] if prefix else -1 for prefix in prefixes])
-        # A label after itself is a new one only behind a blank.
+        # A label after itself is a new one only after a blank.
         extended = total[:, None] + frame[None, :]
         rows = np.flatnonzero(last >= 0)
         extended[rows, last[rows]] = blanks[rows] + frame[last[rows]]
@@ -148,7 +148,7 @@ def prefix_beams(
 def _merged(
     found: Iterable[tuple[tuple[int, ...], float, float]], separator: int | None
 ) -> list[Hypothesis]:
-    """Returns labels, with their log-probability and what is added, once for each text."""
+    """Returns labels, with their log-probability and added terms, once for each text."""
     texts: dict[tuple[int, ...], list[tuple[float, tuple[int, ...], float]]] = {}
     for labels, total, added in found:
         first = int(labels[:1] == (separator,))
@@ -165,8 +165,7 @@ def _merged(
 def align(log_probs: np.ndarray, labels: Sequence[int], *, blank: int) -> list[Interval]:
     """Returns the frames of each label in the likeliest alignment (Viterbi).
 
-    The labels are without blanks, which are between the frames whose class is a label.
-    ArgumentError: there are fewer frames than an alignment needs.
+    The labels are without blanks. ArgumentError: there are fewer frames than an alignment needs.
     """
     if not labels:
         _check(log_probs, blank)
@@ -222,7 +221,7 @@ def occupancy(log_probs: np.ndarray, labels: Sequence[int], *, blank: int) -> np
 
 
 def _forward(scores: np.ndarray, skips: np.ndarray) -> np.ndarray:
-    """Returns the log-probability of all ways to each state at each frame, `[T, 2 U + 1]`."""
+    """Returns the log-probability of all paths to each state at each frame, `[T, 2 U + 1]`."""
     total = np.empty(scores.shape)
     total[0] = _first(scores)
     for frame in range(1, len(scores)):
@@ -234,7 +233,7 @@ def _forward(scores: np.ndarray, skips: np.ndarray) -> np.ndarray:
 def _lattice(
     log_probs: np.ndarray, labels: Sequence[int], blank: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the score of each state at each frame, and which states the one before last leads to.
+    """Returns the score of each state at each frame, and which states are reached from two before.
 
     A state follows itself, the one before it, or the one before that, unless this would skip a
     blank between equal labels.

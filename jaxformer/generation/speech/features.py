@@ -1,4 +1,4 @@
-"""How a model reads a waveform, as its files say."""
+"""How a model reads a waveform, from its files."""
 
 from jaxformer.data.tasks.sounds.features import FilterBanks, LogMel, WaveformFeatures, form_of
 from jaxformer.pretrained.model import Pretrained

@@ -44,8 +44,8 @@ def chunk_log_probs(
 ) -> Iterator[np.ndarray]:
     """Yields the log-probabilities `[T, V]` of the frames of a sound, chunk by chunk.
 
-    The frames at the ends of a chunk are left to its neighbours. Each chunk is normalised by
-    itself, as in transformers.
+    The frames at the ends of a chunk are left to its neighbours. Each chunk is normalised
+    separately, as in transformers.
     """
     step, rate = pretrained.config.samples_per_frame, features.sampling_rate
     for batch in batches(chunks_of(stream, cut), cut.batch_size):

@@ -12,41 +12,41 @@ _WINDOW = 1500
 
 
 class ChunkText(NamedTuple):
-    """What is written for a chunk."""
+    """The text of a chunk."""
 
     tokens: list[int]
-    """Those of the text, and timestamps."""
+    """The tokens of the text, and timestamps."""
     times: list[float] | None
-    """When each is said, in seconds from the chunk's start; None: it is not known."""
+    """The times of the tokens, in seconds from the chunk's start; None: unknown."""
     start: float
     """The seconds of the sound before the chunk."""
     seconds: float
-    """Those of the chunk."""
+    """The seconds of the chunk."""
     left: float
-    """Those at its beginning that the chunk before it reads too."""
+    """The seconds at its beginning that the chunk before it reads too."""
     right: float
-    """Those at its end that the chunk after it reads too."""
+    """The seconds at its end that the chunk after it reads too."""
 
 
 class JoinedSegment(NamedTuple):
-    """What is said from one timestamp to another."""
+    """The text between two timestamps."""
 
     start: float | None
-    """In seconds; None: no timestamp says it."""
+    """In seconds; None: without a timestamp."""
     end: float | None
-    """In seconds; None: no timestamp says it."""
+    """In seconds; None: without a timestamp."""
     tokens: list[int]
     """Without timestamps."""
     times: Times
-    """Those of the tokens; empty if they are not known."""
+    """The times of the tokens; empty if unknown."""
 
 
 class Joiner:
     """Joins the texts of chunks, in their order, as the pipeline of transformers does.
 
-    A segment ends at a timestamp, unless this lies where the next chunk goes on: the texts of both
-    are then merged at what they have in common. Without timestamps all texts are one segment. `end`
-    is the least special token, and `step` the seconds from a timestamp to the next.
+    A segment ends at a timestamp, unless the next chunk continues there: the texts of both are then
+    merged at their common tokens. Without timestamps all texts are one segment. `end` is the lowest
+    special token, and `step` the seconds from a timestamp to the next.
 
     References:
         `WhisperTokenizer._decode_asr` of transformers.
@@ -58,7 +58,7 @@ class Joiner:
         self._texts: list[list[int]] = []
         self._times: list[Times] = []
         self._skips = False
-        """Whether the next timestamp belongs to one that was passed over."""
+        """Whether the next timestamp belongs to one that was skipped."""
 
     def add(self, chunk: ChunkText) -> Iterator[JoinedSegment]:
         """Yields the segments that end within a chunk."""
@@ -120,7 +120,7 @@ class Joiner:
     def _clock(self, tokens: Sequence[int]) -> dict[int, float]:
         """Returns the seconds of each timestamp of a chunk, by its place.
 
-        A chunk is perhaps written in several windows, whose timestamps begin at 0 again.
+        A chunk may be written in several windows, whose timestamps begin at 0 again.
         """
         found: dict[int, float] = {}
         before = latest = passed = 0.0
@@ -141,11 +141,11 @@ class Joiner:
 
 
 def merged(texts: Sequence[list[int]], times: Iterable[Times]) -> tuple[list[int], Times]:
-    """Merges the tokens of texts, each of which begins with about what the one before it ends with.
+    """Merges the tokens of texts, each of which begins with roughly the end of the one before.
 
-    Two texts are laid over each other where the share of equal tokens is largest, of equal shares
-    where more of them overlap. The first half of the overlap is that of the left one. A token
-    equals only one that is not earlier; empty lists of times: they are not known.
+    Two texts are overlaid at the shift with the largest share of equal tokens, in case of ties the
+    one with the longer overlap. The first half of the overlap is taken from the left text. A token
+    equals only one that is not earlier; empty lists of times mean unknown times.
 
     References:
         `_find_longest_common_sequence` of transformers' Whisper.
@@ -164,7 +164,7 @@ def merged(texts: Sequence[list[int]], times: Iterable[Times]) -> tuple[list[int
 def _cuts(
     left: list[int], right: list[int], left_times: Times, right_times: Times
 ) -> tuple[int, int]:
-    """Returns where the left text ends, and where the right one goes on."""
+    """Returns where the left text ends, and where the right one continues."""
     a, b = np.array(left), np.array(right)
     equal = a[:, None] == b[None, :] if len(a) and len(b) else np.zeros((len(a), len(b)), bool)
     if left_times:

@@ -22,12 +22,12 @@ _ENDINGS = (".arpa", ".bin", ".binary")
 _FOLDER, _ATTRIBUTES, _WORDS = "language_model", "attrs.json", "unigrams.txt"
 _ALPHABET = "alphabet.json"
 _WORD_LENGTH = 6
-"""Letters of a part of a word beyond which it costs more not to be the start of a known one."""
+"""The length from which an unknown part of a word costs more with each letter."""
 
 
 @dataclass(frozen=True)
 class LanguageModel:
-    r"""An n-gram language model of words, with its weights beside the scores of a CTC head.
+    r"""An n-gram language model of words, with its weights relative to the scores of a CTC head.
 
     .. math:: f(w_1 \dots w_n) = \alpha \ln p(w_1 \dots w_n) + \beta n
 
@@ -39,28 +39,28 @@ class LanguageModel:
     ngrams: Any
     """A `kenlm.Model`."""
     words: tuple[str, ...] = ()
-    """The words that it knows, sorted; empty: its file does not list them."""
+    """Its vocabulary, sorted; empty if its file does not list it."""
     alphabet: tuple[str, ...] = ()
-    """The labels that it was made for, in the order of their numbers; empty: not known."""
+    """The labels that it was made for, in the order of their numbers; empty if unknown."""
     alpha: float = 0.5
     """α, the weight of the log-probability of a text."""
     beta: float = 1.5
     """β, which is added for each word."""
     unk_score_offset: float = -10.0
-    """What is added to the log-probability, to base 10, of a word that the model does not know. A
-    part of a word is worth as little, if no known word begins with it.
+    """Added to the log-probability, to base 10, of an unknown word, and of a part of a word with
+    which no known word begins.
     """
     score_boundary: bool = True
-    """Whether a text is a sentence: begins behind <s>, and ends with </s>."""
+    """Whether a text is a sentence: begins after <s>, and ends with </s>."""
 
     def __post_init__(self):
         check_fields(self, alpha=FINITE, beta=FINITE, unk_score_offset=FINITE)
         check_fields(self, score_boundary=SWITCH)
 
     def scorer(self, letters: Sequence[str], separator: int) -> "WordScorer":
-        """Returns what scores labels; `letters` has what each of them writes, "" for the blank.
+        """Returns the scorer of labels; `letters` has the text of each, "" for the blank.
 
-        ConfigError: the model is of other labels, or of words that these cannot write.
+        ConfigError: the model has other labels, or words that these cannot spell.
         """
         for number, (theirs, ours) in enumerate(zip(self.alphabet, letters, strict=False)):
             if len(ours) == 1 and theirs != ours:
@@ -82,15 +82,15 @@ class _State(NamedTuple):
     """Labels so far."""
 
     added: float
-    """What is added for the complete words."""
+    """The added terms of the complete words."""
     context: Any
-    """The state of KenLM behind them."""
+    """The state of KenLM after them."""
     part: str
-    """The letters behind them."""
+    """The letters after them."""
 
 
 class WordScorer(Scorer):
-    """What a language model adds for labels: the score of each word once it is complete."""
+    """Scores labels by a language model: each word once it is complete."""
 
     def __init__(self, model: LanguageModel, letters: Sequence[str], separator: int):
         self.separator = separator
@@ -102,7 +102,7 @@ class WordScorer(Scorer):
         else:
             model.ngrams.NullContextWrite(context)
         self.start = _State(0.0, context, "")
-        self._costs = lru_cache(1 << 14)(self._costs_behind)
+        self._costs = lru_cache(1 << 14)(self._costs_after)
 
     def after(self, state: _State, label: int) -> _State:
         if label != self.separator:
@@ -125,7 +125,7 @@ class WordScorer(Scorer):
         return added + self._model.alpha * math.log(10) * end
 
     def _complete(self, state: _State) -> _State:
-        """Returns the state in which the letters behind the last word are a word."""
+        """Returns the state in which the letters after the last word form a word."""
         if not state.part:
             return state
         model, context = self._model, self._library.State()
@@ -141,15 +141,15 @@ class WordScorer(Scorer):
         return words[place : place + 1] == (word,) if words else word in self._model.ngrams
 
     def _cost(self, part: str) -> float:
-        """Returns what is added for a part of a word: nothing if a known word begins with it."""
+        """Returns the term for a part of a word: 0 if a known word begins with it."""
         words = self._model.words
         place = bisect_left(words, part)
         if not words or (place < len(words) and words[place].startswith(part)):
             return 0.0
         return self._model.unk_score_offset * max(1.0, len(part) / _WORD_LENGTH)
 
-    def _costs_behind(self, part: str) -> np.ndarray:
-        """Returns the costs of a part of a word with each label behind it."""
+    def _costs_after(self, part: str) -> np.ndarray:
+        """Returns the terms for a part of a word followed by each label."""
         return np.array([self._cost(part + letter) for letter in self._letters])
 
 
@@ -162,7 +162,7 @@ def read_language_model(
         path: A file of KenLM (.arpa, .bin or .binary), or a folder of pyctcdecode or of a
             `Wav2Vec2ProcessorWithLM`, with the file, its words and its weights.
         alpha: The weight of its log-probability; None: that of the folder, or 0.5.
-        beta: What is added for each word; None: that of the folder, or 1.5.
+        beta: The term added for each word; None: that of the folder, or 1.5.
 
     Returns:
         The language model.
@@ -236,7 +236,7 @@ def _alphabet(file: Path) -> tuple[str, ...]:
 
 
 def _unigrams(file: Path) -> list[str]:
-    """Returns the words of an ARPA file, which its first n-grams are."""
+    """Returns the words of an ARPA file: its 1-grams."""
     words, inside = [], False
     with file.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:

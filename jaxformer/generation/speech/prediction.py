@@ -5,7 +5,7 @@ from jaxformer.pretrained.prediction.predictor import Predictor, Subject
 
 
 class TranscriptPredictor(Predictor):
-    """Predicts what is said in each sound, as `transcribe` without options writes it."""
+    """Predicts the transcript of each sound, as `transcribe` without options."""
 
     def __init__(self, subject: Subject, language: str | None = None):
         super().__init__(subject)

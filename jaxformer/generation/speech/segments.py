@@ -1,4 +1,4 @@
-"""Segments of a transcript: what is said from one timestamp to another."""
+"""Segments of a transcript: the text between two timestamps."""
 
 import math
 import zlib
@@ -10,14 +10,14 @@ STRIDE = 2
 
 
 class Segment(NamedTuple):
-    """What is said between two times."""
+    """The text between two times."""
 
     start: float
     """In seconds."""
     end: float
     """In seconds."""
     tokens: tuple[int, ...]
-    """With the timestamps."""
+    """Including the timestamps."""
     place: int = 0
     """The number of its first token among those of the window."""
 
@@ -27,7 +27,7 @@ def split(
 ) -> tuple[list[Segment], int]:
     """Cuts the tokens of a window at pairs of timestamps, in OpenAI's order.
 
-    What follows the last pair is left to the next window, unless the text ends with a single
+    Tokens after the last pair are left to the next window, unless the text ends with a single
     timestamp, after which there is no speech. `frames` of the window belong to the sound, and
     `offset` frames are before it.
 
@@ -71,7 +71,7 @@ def compression_ratio(tokens: Sequence[int], vocab_size: int) -> float:
 
 
 def previous_tokens(segments: Sequence[Segment], first_timestamp: int, most: int) -> list[int]:
-    """Returns the last tokens of a transcript, which the next window is told."""
+    """Returns the last tokens of a transcript, which precede the next window."""
     tokens: list[int] = []
     for segment in segments:
         own = segment.tokens

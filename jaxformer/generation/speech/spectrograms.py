@@ -33,7 +33,7 @@ class LongSpectrogram:
 
     The sound is read twice: for its loudest frequency, which the whole spectrogram depends on, and
     for the windows, each of which starts no earlier than the one before. Windows are those of the
-    spectrogram of the whole sound in transformers, and zeros are behind its end.
+    spectrogram of the whole sound in transformers, followed by zeros.
     """
 
     def __init__(self, features: LogMel, stream: SoundStream):

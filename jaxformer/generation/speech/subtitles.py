@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Transcript = Mapping[str, Any]
-"""What `jaxformer.transcribe` returns."""
+"""The result of `jaxformer.transcribe`."""
 
 
 def plain_text(transcript: Transcript) -> str:
@@ -54,7 +54,7 @@ FORMATS: dict[str, Callable[[Transcript], str]] = {
     ".vtt": vtt,
     ".json": as_json,
 }
-"""Ending of a file -> what it holds of one transcript."""
+"""Ending of a file -> the function that formats one transcript."""
 TIMED = (".srt", ".vtt")
 """The endings of subtitles, which need times."""
 

@@ -22,11 +22,11 @@ class SpeechTokens:
     start: int
     """The token that starts a transcript."""
     languages: tuple[tuple[str, int], ...] = ()
-    """Each language, such as "<|en|>", and its token; empty if the model knows one."""
+    """Each language, such as "<|en|>", and its token; empty if the model has only one."""
     tasks: tuple[tuple[str, int], ...] = ()
     """Each task and its token."""
     no_timestamps: int | None = None
-    """The token that says that no timestamps follow; that of 0.00 comes after it."""
+    """The token for a text without timestamps; the next id is the timestamp 0.00."""
     latest_start: int | None = None
     """The number of the latest timestamp that a text may begin with; None: any."""
     previous: int | None = None
@@ -79,7 +79,7 @@ class SpeechTokens:
 
     @property
     def no_speech(self) -> int | None:
-        """The token that says that nobody speaks."""
+        """The token for a window without speech."""
         return None if self.no_timestamps is None else self.no_timestamps - 1
 
     def language_token(self, language: str) -> int:
@@ -88,7 +88,7 @@ class SpeechTokens:
         if not known:
             raise ConfigError(
                 f"language = {language!r}: must be None: {GENERATION} has no lang_to_id, because "
-                "the model knows one language only, or the file is older than that field"
+                "the model has only one language, or the file is older than that field"
             )
         names = optional_module(_NAMES, "language").TO_LANGUAGE_CODE
         asked = language.lower()
@@ -125,7 +125,7 @@ class SpeechTokens:
     ) -> list[int]:
         """Returns the first tokens of an answer, as transformers chooses them.
 
-        A language that was detected is given by its token. Without a task, the files say it.
+        A detected language is given by its token. Without a task, the files determine it.
         """
         named = isinstance(language, str)
         tokens = [self.start]

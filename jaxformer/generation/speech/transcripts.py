@@ -1,4 +1,4 @@
-"""What is said in a sound, from a model with a CTC head (wav2vec 2.0, HuBERT)."""
+"""Transcribes a sound with a CTC head (wav2vec 2.0, HuBERT)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ from jaxformer.models import CTC
 from jaxformer.pretrained.model import Pretrained
 
 _SPECIAL = "<>"
-"""What a token counts as that writes nothing: no word has these letters."""
+"""Stands for tokens without text: no word has these letters."""
 _OPTIONS = ("num_beams", "length_bonus", "language_model")
 
 
@@ -37,7 +37,7 @@ def transcribe_labels(
     language_model: LanguageModel | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Returns what `jaxformer.transcribe` returns, from a model with a CTC head.
+    """Returns the result of `jaxformer.transcribe` for a model with a CTC head.
 
     There is a segment for each stretch between two pauses; a sound of one chunk is one stretch.
     """
@@ -60,7 +60,7 @@ def transcribe_labels(
         path, own, score = log_probs.argmax(axis=1), best_path(log_probs, blank=blank), None
         if num_beams != 1 or length_bonus:
             own, score = prefix_beams(log_probs, blank=blank, **search)[0]
-        # A label that goes on beyond a cut counts once.
+        # A label that continues beyond a cut counts once.
         again = int(bool(own) and last != blank and own[0] == path[0] == last)
         if timestamps != "none" and len(own) > again:
             times = times_of(log_probs, own, blank, seconds, begin)[again:]
@@ -73,7 +73,7 @@ def transcribe_labels(
 
 
 def _word_scorer(model: LanguageModel, letters: Sequence[str], num_beams: int) -> WordScorer:
-    """Returns what scores the words of labels."""
+    """Returns the scorer of the words of labels."""
     if num_beams < 2:
         raise ConfigError(
             f"num_beams = {num_beams}: must be at least 2 for a language model to choose from: try "
@@ -93,7 +93,7 @@ def stretches(chunks: Iterable[np.ndarray], silent: Sequence[int]) -> Iterator[n
 
     Each new chunk ends a stretch in the middle of the longest pause among the last half of the
     frames before it, or at their end if there is none. The classes of a pause are `silent`: the
-    blank, and what separates words.
+    blank, and the separator of words.
     """
     held = None
     for chunk in chunks:
@@ -155,7 +155,7 @@ def label_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def times_of(
     log_probs: np.ndarray, labels: Sequence[int], blank: int, seconds: float, begin: int = 0
 ) -> list[tuple[float, float]]:
-    """Returns when each label begins and ends, in seconds, of which a frame has some.
+    """Returns the start and end of each label, in seconds; a frame lasts `seconds`.
 
     `begin` is the number of frames of the sound before those of the scores `[T, V]`.
     """

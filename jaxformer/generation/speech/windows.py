@@ -28,24 +28,24 @@ from jaxformer.generation.tokens import new_tokens
 from jaxformer.pretrained.model import Pretrained
 
 _T = TypeVar("_T")
-_WARM = 0.5
-"""A text that was sampled at this temperature or above is not told to the next window."""
+_HIGH_TEMPERATURE = 0.5
+"""A text sampled at this temperature or above does not precede the next window's."""
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When the text of a window is written again at a higher temperature, or left out.
+    """The thresholds for decoding a window again at a higher temperature, or leaving out its text.
 
     References:
         Radford et al., 2022 (https://arxiv.org/abs/2212.04356), section 4.5.
     """
 
     compression_ratio: float | None
-    """Above it a text repeats itself."""
+    """Above this ratio, a text counts as repetitive."""
     log_probability: float | None
-    """Below this mean over the tokens a text is unlikely."""
+    """Below this mean over its tokens, a text counts as unlikely."""
     no_speech: float | None
-    """An unlikely text is left out if nobody speaks with a probability above this."""
+    """An unlikely text is left out if the probability of silence is above this."""
 
 
 class Decoded(NamedTuple):
@@ -73,7 +73,7 @@ class Written(NamedTuple):
     decoded: Decoded
     segments: list[Segment]
     times: np.ndarray | None
-    """When each token begins, in seconds from the start of the row; None: it was not asked for."""
+    """When each token begins, in seconds from the start of the row; None: not requested."""
 
 
 @dataclass
@@ -87,8 +87,8 @@ class Row:
     """The frame at which the next window begins."""
     prefix: list[int] = field(default_factory=list)
     """The first tokens of each window; empty before the first."""
-    told: bool = True
-    """Whether the next window may be told the text so far."""
+    keeps_text: bool = True
+    """Whether the text so far may precede the next window's."""
     segments: list[Segment] = field(default_factory=list)
 
     @property
@@ -108,14 +108,14 @@ class Transcriber:
     thresholds: Thresholds
     conditions: bool
     prompt: tuple[int, ...] = ()
-    """What stands before the text of the first window, and before each that is told no other."""
+    """The tokens before the first window's text, and before others without an earlier text."""
     batch_size: int = 1
-    """The most rows that are written at once."""
+    """The maximum number of rows that are written at once."""
 
     def __call__(
         self, stream: SoundStream, timing: Timing, progress: Progress | None
     ) -> dict[str, Any]:
-        """Returns what `transcribe` returns, with windows in the order of OpenAI."""
+        """Returns the result of `transcribe`, with windows in the order of OpenAI."""
         start = SampleReader(stream.blocks()).read(0, self.features.num_samples + 1)
         short = len(start) <= self.features.num_samples
         spectrogram = (WindowSpectrogram if short else LongSpectrogram)(
@@ -147,8 +147,10 @@ class Transcriber:
             first_tokens = self.config.first_tokens(self.pretrained)(encoder_outputs)
             for row, prefix in zip(read, first_tokens.tolist(), strict=True):
                 row.prefix = prefix
-        told = [self._told(row.segments, self.conditions and row.told) for row in read]
-        prompts = [[*before, *row.prefix] for before, row in zip(told, read, strict=True)]
+        earlier = [
+            self._tokens_before(row.segments, self.conditions and row.keeps_text) for row in read
+        ]
+        prompts = [[*before, *row.prefix] for before, row in zip(earlier, read, strict=True)]
         keys = [row.number + row.position for row in read]
         texts = self._decoded(encoder_outputs, prompts, keys)
         found = []
@@ -156,7 +158,7 @@ class Transcriber:
             spectrogram, position = row.spectrogram, row.position
             frames = min(spectrogram.total - position, size)
             segments, step, times = [], frames, None
-            row.told = decoded.temperature < _WARM
+            row.keeps_text = decoded.temperature < _HIGH_TEMPERATURE
             if not decoded.skipped:
                 place = {"frames": frames, "offset": position, "seconds": second}
                 segments, step = split(decoded.tokens, self.first_timestamp, **place)
@@ -180,11 +182,11 @@ class Transcriber:
         size = min(bucket(len(rows), 1), self.batch_size)
         return [*rows, *rows[-1:] * (size - len(rows))]
 
-    def _told(self, segments: Sequence[Segment], told: bool) -> list[int]:
+    def _tokens_before(self, segments: Sequence[Segment], keeps_text: bool) -> list[int]:
         """Returns the tokens before the prefix: the prompt, and those of the segments so far."""
         tokens = self.config.tokens
         before = [] if tokens.previous is None else [tokens.previous]
-        if not (told and segments):
+        if not (keeps_text and segments):
             return [*before, *self.prompt] if self.prompt else []
         most = self.pretrained.config.decoder_position.max_length // 2 - 1
         begun = [Segment(0, 0, self.prompt)] if self.prompt else []
@@ -221,7 +223,7 @@ class Transcriber:
     def _judged(
         self, tokens: list[int], log_probability: float, silence: float | None, temperature: float
     ) -> Decoded:
-        """Returns a text with what the thresholds say of it."""
+        """Returns a text with its results for the thresholds."""
         limits = self.thresholds
         ratio = compression_ratio(tokens, self.pretrained.config.vocab_size)
         repeats = limits.compression_ratio is not None and ratio > limits.compression_ratio
@@ -238,7 +240,7 @@ class Transcriber:
     def _no_speech(
         self, encoder_outputs: EncoderOutputs, prompts: list[list[int]]
     ) -> list[float | None]:
-        """Returns the probabilities that nobody speaks, which follow the start token."""
+        """Returns the probabilities of silence, which the model predicts after the start token."""
         tokens = self.config.tokens
         if tokens.no_speech is None or self.thresholds.no_speech is None:
             return [None] * len(prompts)

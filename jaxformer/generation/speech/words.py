@@ -22,7 +22,7 @@ _MEDIAN_WIDTH = 7
 
 
 class Alignment(NamedTuple):
-    """Tokens of a window beside the states of the encoder."""
+    """The tokens of a window, aligned with the states of the encoder."""
 
     attention: np.ndarray
     """float64 `[tokens, S]`: the mean of the chosen heads, each normalised over the tokens."""
@@ -77,10 +77,10 @@ def aligned(
 ) -> Alignment:
     """Aligns tokens of a window with the states of the encoder by dynamic time warping.
 
-    Those heads are read that follow the sound, or all heads of the second half of the layers;
-    ConfigError if the model does not have one. The features are the spectrogram of the window,
-    float32 `[1, M, frames]`, of which `frames` belong to the sound. Of all ids that the decoder
-    reads, `count` from `start` on are aligned.
+    Reads the heads that follow the sound, or all heads of the second half of the layers;
+    ConfigError if the model lacks one. The features are the spectrogram of the window, float32 `[1,
+    M, frames]`, of which `frames` belong to the sound. Of all ids that the decoder reads, `count`
+    from `start` on are aligned.
     """
     layers, heads = pretrained.config.decoder_layers, pretrained.config.num_heads
     for layer, head in tokens.alignment_heads:
@@ -110,7 +110,7 @@ def aligned(
 def median_filter(x: np.ndarray, width: int) -> np.ndarray:
     """Returns the median of `width` neighbours along the last axis, whose ends are reflected.
 
-    An axis that is too short stays as it is.
+    An axis that is too short is unchanged.
     """
     half = width // 2
     if x.shape[-1] <= half:
@@ -122,7 +122,7 @@ def median_filter(x: np.ndarray, width: int) -> np.ndarray:
 def warping_path(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the cheapest monotonic path through a matrix: its rows and columns, int `[K]`.
 
-    The matrix is filled one antidiagonal after another. Of equal predecessors the left one is
+    The matrix is filled one antidiagonal after another. Among equal predecessors the left one is
     taken, as by OpenAI.
     """
     height, width = cost.shape
@@ -154,7 +154,7 @@ def words_of(
     end: float,
     language: str | None,
 ) -> list[dict[str, Any]]:
-    """Returns "word", "start" and "end" of each word, from when tokens start and the last ends."""
+    """Returns "word", "start" and "end" of each word, from the starts of tokens and the end."""
     groups = grouped(tokenizer, tokens, language)
     begins = [round(float(starts[places[0]]), 3) for _, places in groups]
     ends = [*begins[1:], round(float(end), 3)]
@@ -202,7 +202,7 @@ def grouped(
 
 
 def _characters(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[tuple[str, list[int]]]:
-    """Groups tokens to whole characters, of which a token may be some bytes."""
+    """Groups tokens to whole characters; a token may be a part of one."""
     whole, done = tokenizer.decode(list(tokens)), 0
     groups: list[tuple[str, list[int]]] = []
     pending: list[int] = []
@@ -220,7 +220,7 @@ def _characters(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[tuple[str, 
 def _joined(
     words: Sequence[tuple[str, list[int]]], continues: Callable[[str, str], bool]
 ) -> list[tuple[str, list[int]]]:
-    """Joins each word to the one before it if it continues this."""
+    """Joins each word to the one before it if it continues it."""
     found: list[tuple[str, list[int]]] = []
     for word, places in words:
         if found and continues(found[-1][0], word):

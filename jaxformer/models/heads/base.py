@@ -290,10 +290,10 @@ class HeadModule(nnx.Module):
     weights = "weights"
     """The array of a batch with the weights of the predictions, float32 or bool."""
     reads_tokens_apart: ClassVar[bool] = False
-    """Whether each token is read by itself, so that devices may have parts of the rows."""
+    """Whether each token is read separately, so that devices may have parts of the rows."""
 
     def read(self, outputs: ModelOutput) -> ModelOutput:
-        """The outputs as this head reads them: whole rows, unless it reads tokens apart."""
+        """The outputs as this head reads them: whole rows, unless it reads tokens separately."""
         if self.reads_tokens_apart:
             return outputs
         return outputs._replace(hidden=whole_rows(outputs.hidden))
@@ -388,7 +388,7 @@ def pool(
         chosen = positions == jnp.max(jnp.where(valid, positions, 0), axis=1, keepdims=True)
     else:
         chosen = valid
-    # JAX 0.12 multiplies only what is sharded alike.
+    # JAX 0.12 multiplies only arrays with the same sharding.
     spec = spec_of(hidden)
     chosen = place(chosen, spec and PartitionSpec(*spec[:2]))
     total = jnp.einsum(

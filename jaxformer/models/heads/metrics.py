@@ -112,7 +112,7 @@ def answer_scores(predictions: Sequence[str], references: Sequence[Sequence[str]
         P = \frac{|p \cap r|}{|p|}, \quad R = \frac{|p \cap r|}{|r|}
 
     over the words of prediction p and reference r as multisets; the best of the references counts.
-    No answer is empty, and an empty list of references.
+    A missing answer is an empty text, and missing references are an empty list.
 
     References:
         Rajpurkar et al. 2016, SQuAD, https://arxiv.org/abs/1606.05250
@@ -214,7 +214,9 @@ def _matthews(references, predictions, weights) -> float:
 
 
 def _error_rate(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> float:
-    """Returns the edits of all texts, as sequences of words or characters, by those wanted."""
+    """Returns the edits of all texts, in words or characters, per word or character of the
+    references.
+    """
     errors = sum(_edits(*pair) for pair in zip(predictions, references, strict=True))
     return errors / max(sum(map(len, references)), 1)
 

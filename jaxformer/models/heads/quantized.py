@@ -46,7 +46,7 @@ class QuantizedFrames(Head):
     width: int = 256
     """The width in which states and quantized frames are compared."""
     num_negatives: int = 100
-    """Other frames that a masked one is told from (K)."""
+    """The number of other frames that a masked one is distinguished from (K)."""
     temperature: float = 0.1
     """Divides the similarities (κ)."""
     gumbel_temperature: float = 2.0
@@ -229,9 +229,9 @@ class QuantizedFramesHead(HeadModule):
     def losses(
         self, compared: Compared, masked: jax.Array, negatives: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Returns the sums of the two terms over masked frames, and of those that are right."""
-        # The diversity term is before its weight. A frame is right if it is most similar to its own
-        # quantized frame.
+        """Returns the sums of the two terms over masked frames, and the number of correct ones."""
+        # The diversity term is without its weight. A frame is correct if it is most similar to its
+        # own quantized frame.
         logits = self.similarities(compared, negatives)
         losses = jax.nn.logsumexp(logits, axis=-1) - logits[..., 0]
         count = jnp.sum(masked, dtype=jnp.float32)

@@ -33,8 +33,9 @@ class CTC(Head):
     """Transcribes frames, of which many share a label and most have none (wav2vec 2.0, HuBERT).
 
     Reads "transcript", int `[B, U]`, "transcript_length", int `[B]`, and "transcript_weights",
-    float `[B]`. The loss is that of the labels, summed over all alignments, and its weight their
-    number. A row whose labels need more frames than it has counts as without a loss.
+    float `[B]`. The loss is the negative log-likelihood of the labels over all alignments, and its
+    weight the number of labels. A row whose labels need more frames than it has counts as without a
+    loss.
 
     References:
         Graves et al., 2006 (https://www.cs.toronto.edu/~graves/icml_2006.pdf).
@@ -128,7 +129,7 @@ class CTCHead(HeadModule):
         return Predictions(found, batch["transcript"], batch[self.weights])
 
     def _decoded(self, scores, valid, length):
-        """The first `length` labels of the likeliest path, and the number of all."""
+        """The first `length` labels of the likeliest path, and the number of all labels."""
         found, count = collapsed(jnp.argmax(scores, axis=-1), valid, blank=self.blank)
         missing = max(length - found.shape[1], 0)
         found = jnp.pad(found, ((0, 0), (0, missing)), constant_values=self.blank)
@@ -150,7 +151,7 @@ def ctc_loss(
     Args:
         logits: float `[B, T, V]`.
         valid: bool `[B, T]`, the frames of each row, which precede its padding.
-        labels: int `[B, U]`; the labels of a row may be none, then all frames are blank.
+        labels: int `[B, U]`; a row without labels has only blank frames.
         lengths: int `[B]`, the labels of each row.
         blank: The id of the blank.
 

@@ -1,1 +1,1 @@
-"""What related systems share: builders, fields of config.json, and names of tensors and classes."""
+"""Shared parts of related systems: builders, config.json fields, names of tensors and classes."""

@@ -1,4 +1,4 @@
-"""What BART and its relatives share."""
+"""Shared parts of BART and its relatives."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -204,7 +204,7 @@ UNUSED = {
     "unused.0.attention.output": "encoder_attn.out_proj",
     "unused.1": "encoder_attn_layer_norm",
 }
-"""The names of the cross-attention that a decoder alone keeps but does not run."""
+"""The names of the cross-attention that a single decoder keeps but does not run."""
 
 
 def _decoder_names(config: DecoderConfig) -> dict[str, str]:

@@ -47,7 +47,7 @@ def sized(
 def of_head(kind: type[Head], fields: Mapping[str, str]) -> Computed:
     """Returns fields of config.json that a task reads, and that are written from its head.
 
-    `fields` maps those of the head to those of config.json.
+    `fields` maps fields of the head to fields of config.json.
     """
 
     def write(config: ModelConfig) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def of_head(kind: type[Head], fields: Mapping[str, str]) -> Computed:
 def embedding_scale(
     theirs: str, default: bool, width: str, usual: int, ours: str = "embeddings.scale"
 ) -> Computed:
-    """Returns the field of whether embeddings are scaled by the root of `width` (else `usual`)."""
+    """Returns the field for scaling embeddings by the root of `width` (by default `usual`)."""
 
     def read(hf_config: HFConfig) -> dict[str, Any]:
         scaled = hf_config.take(theirs, default)
@@ -86,6 +86,6 @@ def fused_attention(tensor: str, layout: Layout) -> Fused:
 
 
 def fused_gate(tensor: str) -> Fused:
-    """Returns the tensor that holds the gate of the feed-forward layer, then what it gates."""
+    """Returns the tensor that holds the gate of the feed-forward layer, then the gated values."""
     layer = "transformer.stack.group.*.sublayers.1"
     return Fused((f"{layer}.gate", f"{layer}.up"), tensor, Concatenated())

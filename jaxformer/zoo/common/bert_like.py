@@ -1,4 +1,4 @@
-"""What BERT and its relatives share."""
+"""Shared parts of BERT and its relatives."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -107,7 +107,7 @@ BLOCK = {
     "norms.1": "output.LayerNorm",
 }
 _CROSS_ATTENTION = projections("crossattention", "output.dense", 1, _SELF)
-# Cross-attention comes second, so what is second without it comes third.
+# Cross-attention is the second sublayer, so the feed-forward layer is the third.
 _BLOCK_WITH_CROSS_ATTENTION = {
     **{
         own.replace("sublayers.1.", "sublayers.2.").replace("norms.1", "norms.2"): name
@@ -190,7 +190,9 @@ def embedding_size(default: int | None) -> Computed:
 
 
 def head_copies(name: str, head: str = "cls.predictions") -> dict[str, str]:
-    """Returns the copies of others among the tensors of the head of a body, such as "bert"."""
+    """Returns the tensors of a head that are copies of others; `name` is the body's, such as
+    "bert".
+    """
     return {
         f"{head}.decoder.weight": f"{name}.embeddings.word_embeddings.weight",
         f"{head}.decoder.bias": f"{head}.bias",

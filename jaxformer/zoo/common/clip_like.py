@@ -1,4 +1,4 @@
-"""What the towers of CLIP and SigLIP share."""
+"""Shared parts of the towers of CLIP and SigLIP."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ def square_patches(prefix: int) -> Computed:
 
 
 def vision_fields(patches: Field) -> tuple[Field, ...]:
-    """Returns the fields of a vision tower; `patches` is that of the sizes and positions."""
+    """Returns the fields of a vision tower; `patches` is the field of sizes and positions."""
     return (*_common("projection_dim"), Number("channels", "num_channels"), patches)
 
 

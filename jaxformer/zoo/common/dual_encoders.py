@@ -1,4 +1,4 @@
-"""What the files of all dual encoders share."""
+"""Shared parts of the files of dual encoders."""
 
 from dataclasses import replace
 from typing import Any
@@ -35,6 +35,6 @@ def dual_encoder(
     model_format: ModelFormat, text: Section, image: Section, own: WeightMap
 ) -> ModelFormat:
     """Returns the format of a dual encoder with these parts."""
-    # It is learned, so the file's value counts.
+    # The scale is learned, so the file's value is used.
     model_format = replace(model_format, fitted_fields=("logit_scale",))
     return with_parts(model_format, {"text": text, "image": image}, own)

@@ -1,4 +1,4 @@
-"""What decoders with experts share: fields, names of tensors."""
+"""Shared parts of decoders with experts: fields, names of tensors."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What GPT and its relatives share."""
+"""Shared parts of GPT and its relatives."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What Llama and its relatives share."""
+"""Shared parts of Llama and its relatives."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

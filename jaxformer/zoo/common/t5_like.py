@@ -1,4 +1,4 @@
-"""What T5 and its relatives share."""
+"""Shared parts of T5 and its relatives."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What ViT and its relatives share."""
+"""Shared parts of ViT and its relatives."""
 
 import re
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ ATTENTION_MODULES = {
     "attention.o_proj": "attention.output.dense",
 }
 MODULES = ATTENTION_MODULES | {"mlp.fc1": "intermediate.dense", "mlp.fc2": "output.dense"}
-"""What transformers 5 calls the modules of a layer -> their names in files."""
+"""The names of a layer's modules in transformers 5 -> their names in files."""
 
 
 def module_names(
@@ -124,7 +124,7 @@ def names(name: str, blocks: dict[str, str] = BLOCK) -> dict[str, str]:
 STRIDE = of_head(MaskedPixels, MaskedPixelsTask.FIELDS)
 """The size of the prediction for a masked patch."""
 BACKBONE = ("drop_path_rate", "out_*", "_out_*", "reshape_hidden_states", "stage_names")
-"""Fields of config.json for training, and for models of which this is a part."""
+"""Fields of config.json for training, and for models that contain this one."""
 LAYOUTS = {
     "patch_projection.kernel": Convolution(),
     "class_token": Same(leading=2),

@@ -1,4 +1,4 @@
-"""What wav2vec 2.0 and HuBERT share."""
+"""Shared parts of wav2vec 2.0 and HuBERT."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -82,7 +82,7 @@ def read_flag(hf_config: HFConfig, name: str, default: bool) -> bool:
 
 
 def _read_convolutions(hf_config: HFConfig) -> dict[str, Any]:
-    """Reads the convolutions of samples, and that of positions, with one activation."""
+    """Reads the convolutions of samples and the positional one, which have one activation."""
     f = read_activation(hf_config, "feat_extract_activation", "gelu")
     sizes = {
         ours: _sizes(hf_config, theirs, default)
@@ -136,7 +136,7 @@ def _write_norms(config: WaveformConfig) -> dict[str, Any]:
 
 
 def _read_spans(hf_config: HFConfig) -> dict[str, Any]:
-    """Reads what is masked in training."""
+    """Reads the masking of training."""
     values = {ours: hf_config.number(theirs, default) for ours, (theirs, default) in _SPANS.items()}
     rates = {name: float(values[name]) for name in values if name.endswith("probability")}
     enabled = read_flag(hf_config, "apply_spec_augment", True)

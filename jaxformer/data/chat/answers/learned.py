@@ -99,7 +99,7 @@ class LearnedChats:
             parts.append(f"{_count(self._unlearned, 'conversation')} without others left out")
         if self._plain:
             parts.append(
-                f"{self._plain:,} are a prompt and its completion, read as they stand without the "
+                f"{self._plain:,} are a prompt and its completion, read unchanged, without the "
                 "chat template, which `chat` would use"
             )
         return "; ".join(parts)

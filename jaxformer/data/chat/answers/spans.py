@@ -1,9 +1,9 @@
 """Where the answers of a conversation are in its rendered text.
 
-A template without `{% generation %}` does not say which characters the assistant writes, and it may
-write an answer in another way when more messages follow. So a mark is put after the content of each
-message. In the whole text, after removing the marks, an answer begins and ends where that text
-departs from the text of the first messages, compared from their last mark on:
+A template without `{% generation %}` does not mark the characters of the assistant, and it may
+write an answer differently when more messages follow. So a mark is inserted after the content of
+each message. With the marks removed, an answer begins and ends where the whole text departs from
+the following texts, compared from their last mark on:
 
     start = text of messages[:i] with the header of an answer
     end   = text of messages[: i + 1]
@@ -40,7 +40,7 @@ of Axolotl, of ms-swift and of torchtune.
 _DIGITS = 0xFDE0
 _MARK = re.compile(f"{MARK}([{chr(_DIGITS)}-{chr(_DIGITS + 15)}]+)")
 _THOUGHT = re.compile(r"<think>\s*(</think>\s*)?\Z")
-"""What the header of an answer may end with: reasoning that is opened, or opened and closed."""
+"""The reasoning with which the header of an answer may end: opened, or opened and closed."""
 _LONGEST_THOUGHT = 64
 
 
@@ -136,14 +136,14 @@ class MarkedText:
 
 
 class AnswerFinder:
-    """Finds what the assistant writes in conversations that a template has rendered."""
+    """Finds the assistant's text in conversations that a template has rendered."""
 
     def __init__(self, template: ChatTemplate):
         self._template = template
 
     @property
     def has_blocks(self) -> bool:
-        """Whether the template itself marks what the assistant writes."""
+        """Whether the template itself marks the assistant's text."""
         return self._template.has_generation
 
     def request(self, chat: Conversation, places: Sequence[int]) -> RenderRequest:
@@ -250,7 +250,7 @@ class AnswerFinder:
 
     @cached_property
     def _header(self) -> str:
-        """The header with which the template asks for an answer, without `<think>`."""
+        """The header that the template writes before an answer, without `<think>`."""
         asked = Conversation([{"role": "user", "content": "a"}])
         try:
             before, after = self._template.render_batch(

@@ -1,7 +1,7 @@
 """Tool calls in a model's answers, in the form in which its template writes them.
 
-A model is trained on what its template writes, and so answers in that form. The form is read from
-two rendered calls:
+A model is trained on its template's texts, and so answers in their form. The form is read from two
+rendered calls:
 
     opening  call  between  call  closing
     <tool_call> {"name": ..., "arguments": ...} </tool_call> <tool_call> {...} </tool_call>
@@ -50,17 +50,17 @@ class CallSyntax:
     """The form in which a template writes tool calls."""
 
     opening: str
-    """What comes before the first call; may be empty."""
+    """The text before the first call; may be empty."""
     between: str
-    """What comes between two calls; empty if they are in a list, or if there is at most one."""
+    """The text between two calls; empty if they are in a list, or if there is at most one."""
     closing: str
-    """What comes after the last call; may be empty."""
+    """The text after the last call; may be empty."""
     name_key: str | None
     """The key of the name in the object of a call; None: the name comes before the object."""
     arguments_key: str | None
     """The key of the arguments; None: the object is the arguments."""
     after_name: str = ""
-    """What comes between a name and the object after it."""
+    """The text between a name and the object after it."""
 
     def parts(self) -> str:
         """Returns the parts of the form other than JSON objects, which may be special tokens."""

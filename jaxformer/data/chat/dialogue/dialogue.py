@@ -40,7 +40,7 @@ class Answer(NamedTuple):
 class Dialogue:
     """The chat template of a model, with its tokenizer.
 
-    Settings in the model's folder may say how answers are read.
+    Settings in the model's folder may define how answers are read.
     """
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, folder: Path):
@@ -136,7 +136,7 @@ def _schema(function: Callable[..., Any], number: int) -> dict[str, Any]:
     utils = optional_module("transformers.utils.chat_template_utils", "a function as a tool")
     try:
         return utils.get_json_schema(function)
-    except Exception as error:  # transformers has several errors about what a docstring lacks
+    except Exception as error:  # transformers raises several errors about docstrings
         raise ArgumentError(f"tools: tool {number} = {function!r}: {error}") from error
 
 

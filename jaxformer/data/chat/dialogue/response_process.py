@@ -1,7 +1,7 @@
 """Reads answers by a `response_template`, with transformers; `responses.py` runs it as a script.
 
-Such a template has regular expressions of the model's publisher, which may never end. This file
-imports neither this library nor PyTorch.
+Such a template contains regular expressions by the model's publisher, which may never terminate.
+This file imports neither this library nor PyTorch.
 """
 
 import json

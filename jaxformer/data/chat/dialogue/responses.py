@@ -35,7 +35,7 @@ def read_responses(
 ) -> list[dict[str, Any] | None] | None:
     """Returns answers as messages, by the response template of the tokenizer in a folder.
 
-    Returns None without such a template, and in the place of an answer that does not fit it.
+    Returns None without such a template, and None for each answer that does not fit it.
     """
     template = read_settings(folder).get(_FIELD)
     if template is None:

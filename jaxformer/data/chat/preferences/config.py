@@ -18,7 +18,7 @@ class PreferenceData(ConversationData[PreferenceRow]):
 
     A row of a batch is a pair, the chosen side first: "inputs" and "targets" int32 [2, T], and
     "weights" float32 [2, T], 1 where the target is a token of the answer. A text without messages
-    is continued as it stands; messages become text by the chat template.
+    is continued unchanged; messages become text by the chat template.
     """
 
     preference: ClassVar[str] = "DPO"
@@ -26,7 +26,7 @@ class PreferenceData(ConversationData[PreferenceRow]):
     longest_row: ClassVar[int] = 1024
 
     train: str = "preferences.jsonl"
-    """The training table: .jsonl, .parquet or another that holds messages or texts."""
+    """The training table: .jsonl, .parquet or another table of messages or texts."""
 
     columns: Preference = Preference()
     """The names of the columns."""

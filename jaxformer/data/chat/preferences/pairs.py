@@ -47,8 +47,8 @@ class Pair(NamedTuple):
     def of(cls, chosen: EncodedChat, rejected: EncodedChat, where: str) -> "Pair":
         """Returns both sides, with answers that begin at the same token.
 
-        One token may hold the end of the prompt and the beginning of one answer. Both answers begin
-        there.
+        One token may contain the end of the prompt and the beginning of one answer. Both answers
+        begin at this token.
         """
         sides = [Answer(chat.tokens, chat.is_answer) for chat in (chosen, rejected)]
         size = min(len(side.tokens) for side in sides)

@@ -1,4 +1,4 @@
-"""Reads both conversations of a row of preferences, whatever form the file has."""
+"""Reads both conversations of a row of preferences, in any form."""
 
 import re
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Preference:
     """{"prompt": ..., "chosen": ..., "rejected": ...}, as in TRL.
 
     Of texts, the model learns to continue the prompt with an answer and end-of-text, without a
-    template. Of messages, the answers of the assistant after the prompt are learned; a text beside
+    template. Of messages, the answers of the assistant after the prompt are learned; a text next to
     messages is the user's prompt, or the assistant's answer. Without a prompt column, the prompt is
     the common beginning of both sides. A prompt that the conversations of both sides repeat counts
     once.
@@ -45,7 +45,7 @@ class Preference:
     def _texts(self, record: Record) -> "PreferenceRow":
         chosen, rejected = (record.text(name) for name in (self.chosen, self.rejected))
         if record.values.get(self.prompt) is None:
-            # The words with which both begin, without the white space after them.
+            # The words that both sides begin with, without the white space after them.
             prompt = re.sub(r"\s+\S*$", "", chosen[: common_prefix_length(chosen, rejected)])
             chosen = chosen[len(prompt) :]
             rejected = rejected[len(prompt) :]
@@ -111,7 +111,7 @@ class PreferenceRow(NamedTuple):
 
 
 def _messages(record: Record, column: str, role: str) -> list[Message]:
-    """The messages in a column; a text is one message by `role`, and null stands for none."""
+    """The messages in a column; a text is one message by `role`, and null means none."""
     value = record.values.get(column)
     if value is None:
         return []

@@ -35,14 +35,14 @@ class JudgedRow(NamedTuple):
 class UnpairedPreferenceData(ConversationData[JudgedRow]):
     """Answers, each of which is desirable or not: the data of KTO.
 
-    {"prompt": ..., "completion": ..., "label": true}, as TRL has it, or a conversation of any other
-    form with a label, which judges its last answer. Texts are continued as they stand; messages
-    become text by the chat template.
+    {"prompt": ..., "completion": ..., "label": true}, as in TRL, or a conversation in any other
+    form with a label for its last answer. Texts are continued unchanged; messages become text by
+    the chat template.
 
     A row of a batch has "inputs" and "targets" int32 [2, T], and "weights" float32 [2, T], 1 where
     the target is a token of the answer: first the answer itself, then the answer to another prompt
-    in its place, by which the loss measures how far the model is from its reference. "desirable" is
-    1 or 0.
+    in its place, from which the loss estimates the distance between the model and its reference.
+    "desirable" is 1 or 0.
     """
 
     preference: ClassVar[str] = "KTO"
@@ -50,7 +50,7 @@ class UnpairedPreferenceData(ConversationData[JudgedRow]):
     longest_row: ClassVar[int] = 1024
 
     train: str = "judged.jsonl"
-    """The training table: .jsonl, .parquet or another that holds messages or texts."""
+    """The training table: .jsonl, .parquet or another table of messages or texts."""
 
     format: ChatFormat = AnyFormat()
     """The form of the rows: AnyFormat, PromptCompletion, Messages, ShareGPT or Alpaca."""
@@ -123,7 +123,9 @@ class JudgedAnswer(NamedTuple):
 
 
 class JudgedExamples(PairExamples):
-    """Answers that are desirable or not, each with one to another prompt that `seed` chooses."""
+    """Answers that are desirable or not, each with an answer to another prompt, chosen by
+    `seed`.
+    """
 
     def __init__(self, rows: Sequence[JudgedAnswer], length: int, pad_id: int, seed: int):
         order = np.random.default_rng(seed).permutation(len(rows))

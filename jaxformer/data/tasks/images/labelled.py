@@ -139,14 +139,14 @@ class Images(Data):
     """
 
     scaling: Scaling | None = Fit()
-    """How images get their size: Fit or Resize; None: as the checkpoint's image processor does."""
+    """How images get their size: Fit or Resize; None: as in the checkpoint's image processor."""
 
     augmentation: tuple[Augmentation, ...] = ()
     """Random changes of the training images, in order."""
 
     on_bad_row: OnBadRow = "stop"
-    """What happens to an image that cannot be decoded: it stops the run, or is left out (skip), for
-    which every image is tried at the start; more than 5 % of them stop the run in either case.
+    """What happens to an image that cannot be decoded: it stops the run, or is left out (skip),
+    which decodes every image at the start; more than 5 % of them stop the run in either case.
     """
 
     label_order: tuple[str, ...] = ()
@@ -171,7 +171,7 @@ class Images(Data):
         return {}
 
     def prepare(self, folder: str | os.PathLike) -> Datasets:
-        """Finds the images; keeps their labels' names, and for exports how images are read."""
+        """Finds the images; saves their labels' names and, for exports, the image settings."""
         images = self._load(self.source)
         labels = save_labels(folder, self._labels(images))
         form = self.image_size, self.channels, self.mean, self.std

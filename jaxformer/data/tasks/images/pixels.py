@@ -116,7 +116,7 @@ def middle(image: Any, size: tuple[int, int]) -> Any:
 
 
 def check_form(data: Any) -> None:
-    """Checks the fields that say how images are read; None leaves one to the checkpoint."""
+    """Checks the fields that define how images are read; None leaves one to the checkpoint."""
     check_field(data, "channels", data.channels in (None, 1, 3), "1 or 3")
     check_field(data, "image_size", min(data.image_size or (1,)) >= 1, "positive")
     for name in ("mean", "std"):
@@ -147,7 +147,7 @@ def preprocessor(
 
 
 def keep_preprocessor(folder: str | os.PathLike, values: Mapping[str, Any]) -> None:
-    """Writes a preprocessor_config.json into a run's folder, beside its tokenizer."""
+    """Writes a preprocessor_config.json into a run's folder, next to its tokenizer."""
     file = Path(folder, "tokenizer", PREPROCESSOR)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_text(file, json.dumps(values, indent=2) + "\n")
@@ -162,7 +162,7 @@ def open_image(file: Path | EmbeddedFile, channels: int) -> Any:
     try:
         embedded = isinstance(file, EmbeddedFile)
         with Image.open(io.BytesIO(file.content) if embedded else ordinary_file(file)) as image:
-            # Cameras save their orientation beside the pixels.
+            # Cameras save the orientation separately from the pixels.
             return ImageOps.exif_transpose(_eight_bits(image)).convert(_MODES[channels])
     except (DataError, StorageError):
         raise

@@ -37,7 +37,7 @@ class ImageSet:
     """Images in a fixed order, each decoded on access."""
 
     names: list[str]
-    """The name of each image, which decides its side of the validation split."""
+    """The name of each image, which determines its side of the validation split."""
     labels: list[str]
     """The label of each image."""
     decode: Callable[[int], np.ndarray]
@@ -75,7 +75,7 @@ class Digits(ImageSource):
         if (*size, channels) != (8, 8, 1):
             raise DataError(
                 f"Digits are 8 x 8 pixels of 1 channel, but image_size={size} and "
-                f"channels={channels} are asked for"
+                f"channels={channels} are configured"
             )
         from sklearn.datasets import load_digits  # takes a second to import
 
@@ -94,7 +94,7 @@ class ImageFolder(ImageSource):
 
     @classmethod
     def reads(cls, path: str) -> bool:
-        """Whether a path without the name of a source is read by this one."""
+        """Whether this source reads a path that is given without a source's name."""
         return _table_of(any_path(path, "path")) is None
 
     def load(self, size, channels, scaling=FIT):
@@ -122,7 +122,7 @@ class ImageTable(ImageSource):
 
     @classmethod
     def reads(cls, path: str) -> bool:
-        """Whether a path without the name of a source is read by this one."""
+        """Whether this source reads a path that is given without a source's name."""
         return _table_of(any_path(path, "path")) is not None
 
     def load(self, size, channels, scaling=FIT):
@@ -163,7 +163,7 @@ class NamedImages:
 def _decoder(
     files: Sequence[AnyPath | EmbeddedFile], size: tuple[int, int], channels: int, scaling: Scaling
 ) -> Callable[[int], np.ndarray]:
-    """Returns a function that decodes the image with a number."""
+    """Returns a function that decodes an image, given its number."""
     return lambda index: scaled_pixels(files[index], size, channels, scaling)
 
 
@@ -190,7 +190,7 @@ def _labelled_by_folder(root: Path) -> tuple[list[str], list[str]]:
 
 
 def file_of(record: Record, column: str, named: NamedImages) -> tuple[Any, str]:
-    """Returns the file in a row of a table, or that it names, and its name."""
+    """Returns the file that a row of a table contains or names, and the file's name."""
     value = record.value(column)
     if isinstance(value, dict) and isinstance(value.get("bytes"), bytes):
         name = f"{record.number} {value.get('path') or ''}"

@@ -64,8 +64,8 @@ class ImageTextPairs(TaskData[ImageTextPair]):
     """The column of the text."""
 
     tokenizer: TokenizerSpec = field(default=TrainTokenizer())
-    """How text becomes tokens. Our own tokenizers put their end-of-text token after each text;
-    others add their own special tokens.
+    """How text becomes tokens. This library's tokenizers put their end-of-text token after each
+    text; others add their own special tokens.
     """
 
     sequence_length: int | None = 77
@@ -99,7 +99,7 @@ class ImageTextPairs(TaskData[ImageTextPair]):
         return {"inputs": self.sequence_length}
 
     def prepare(self, folder):
-        """Like `TaskData.prepare`; also saves the settings of images beside the tokenizer."""
+        """Like `TaskData.prepare`; also saves the settings of images next to the tokenizer."""
         found = super().prepare(folder)
         form = self.image_size, self.channels, self.mean, self.std
         keep_preprocessor(folder, preprocessor(Fit(), *form))

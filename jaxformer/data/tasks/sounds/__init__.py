@@ -1,1 +1,1 @@
-"""Sounds with what is said in them."""
+"""Sounds with transcripts or labels, and sounds with masked frames."""

@@ -1,4 +1,4 @@
-"""Clips with what is said in them, from a table."""
+"""Clips with their transcripts, from a table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from jaxformer.models.heads.metrics import transcript_scores
 
 @dataclass(frozen=True)
 class Clips(ClipTable):
-    """Clips with what is said in them, for a CTC head.
+    """Clips with their transcripts, for a CTC head.
 
     A row of a batch has "waveforms" float32 [S], "num_samples" int32, "transcript" int32 [U],
     "transcript_length" int32 and "transcript_weights" float32. In training S is one of a few
@@ -33,10 +33,10 @@ class Clips(ClipTable):
     head: ClassVar[str] = "ctc"
 
     text: str | None = None
-    """The column of what is said; None: recognised by its name ("text", "sentence", ...)."""
+    """The column of the transcripts; None: recognised by its name ("text", "sentence", ...)."""
 
     tokenizer: TokenizerSpec = TrainTokenizer()
-    """The characters: `Characters`; from a checkpoint its own."""
+    """The characters: `Characters`; with a checkpoint, the checkpoint's."""
 
     spelling: Spelling = LIKE_LIBRISPEECH
     """How texts are spelled, for training and for error rates."""
@@ -45,7 +45,7 @@ class Clips(ClipTable):
     """Samples per second; sounds of other rates are resampled."""
 
     normalize: bool = True
-    """Whether each clip is scaled to mean 0 and variance 1, as wav2vec 2.0 reads it."""
+    """Whether each clip is scaled to mean 0 and variance 1, as for wav2vec 2.0."""
 
     max_seconds: float = 16.0
     """A longer clip cannot be used."""
@@ -138,7 +138,7 @@ class ClipExamples(SizedExamples):
         }
 
     def error_rates(self, result: HeadResult) -> dict[str, float]:
-        """Returns the word and character error rates of the labels that a model found."""
+        """Returns the word and character error rates of predicted labels."""
         pad = self._tokenizer.pad_id
         counted = result.predictions.weights > 0
         rows = zip(result.rows[counted], result.predictions.predicted[counted], strict=True)
@@ -148,5 +148,5 @@ class ClipExamples(SizedExamples):
 
 
 def _is_known(tokenizer: Tokenizer, character: str) -> bool:
-    """Whether a character comes back from its ids."""
+    """Whether the ids of a character decode to it."""
     return tokenizer.decode(tokenizer.encode(character)) == character

@@ -1,4 +1,4 @@
-"""From a waveform to what a model reads, as preprocessor_config.json says."""
+"""Converts waveforms to a model's inputs, as preprocessor_config.json defines."""
 
 import abc
 import os
@@ -23,7 +23,7 @@ _PROCESSOR, _SECTION = "processor_config.json", "feature_extractor"
 """The file of a processor of sounds and texts, and its field with the settings for sounds."""
 _USUAL = {"sampling_rate": 16_000, "n_fft": 400, "hop_length": 160}
 _NORMALISATION = {"mean": (-4.2677393, FINITE), "std": (4.5689974, POSITIVE)}
-"""The settings of AST, with those of AudioSet."""
+"""The settings of AST, with the statistics of AudioSet."""
 _EPS = 1e-7
 """Added to the variance of a waveform, as in transformers."""
 _SIZES = ("num_mel_bins", "sampling_rate", "fft_length", "hop")
@@ -50,7 +50,7 @@ class SoundForm(abc.ABC):
 
     @property
     def shortest(self) -> int:
-        """The least number of samples of a sound."""
+        """The minimum number of samples of a sound."""
         return 1
 
     @abc.abstractmethod
@@ -73,7 +73,7 @@ class WaveformFeatures(SoundForm):
     normalize: bool = True
     """Whether each sound has mean 0 and variance 1."""
     min_samples: int = 400
-    """The samples of a frame; a shorter sound has none."""
+    """The samples of a frame; a shorter sound has no frames."""
 
     def __post_init__(self):
         check_types(self)
@@ -318,7 +318,7 @@ class FilterBanks(SoundForm):
 def _settings(
     name: str, values: Mapping[str, Any], rules: Mapping[str, tuple[Any, Rule]]
 ) -> list[Any]:
-    """Returns the settings of a file, or the usual ones, in the order of the rules."""
+    """Returns the settings of a file, or the defaults, in the order of the rules."""
     found = {key: values.get(key, usual) for key, (usual, _) in rules.items()}
     for key, (_, rule) in rules.items():
         if not rule.allows(found[key]):
@@ -331,13 +331,14 @@ def _check_sizes(name: str, values: Mapping[str, Any], sizes: Mapping[str, int])
     for key, wanted in sizes.items():
         if values.get(key, wanted) != wanted:
             raise DataError(
-                f"{name}: {key} = {values[key]!r}: must be {wanted}, as the model has it: copy the "
+                f"{name}: {key} = {values[key]!r}: must be {wanted}, as in the model: copy the "
                 "file of the checkpoint"
             )
 
 
 def form_of(model: ModelConfig, folder: str | os.PathLike | None) -> SoundForm | None:
-    """Returns how an encoder reads sounds, as the files in its folder say; None: it reads none.
+    """Returns how an encoder reads sounds, from the files in its folder; None if it does not read
+    sounds.
 
     Raises:
         DataError: The settings are invalid, or do not fit the model.
@@ -363,7 +364,7 @@ def preprocessor_settings(folder: str | os.PathLike | None) -> tuple[str, Mappin
     section = (read_object(folder, _PROCESSOR) or {}).get(_SECTION)
     if isinstance(section, dict):
         return str(folder / _PROCESSOR), section
-    # A run keeps it beside its tokenizer.
+    # A run keeps it next to its tokenizer.
     nested = folder / "tokenizer"
     folder = nested if (nested / PREPROCESSOR).is_file() else folder
     return str(folder / PREPROCESSOR), read_object(folder, PREPROCESSOR) or {}

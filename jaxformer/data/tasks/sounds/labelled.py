@@ -39,12 +39,12 @@ class LabelledClips(ClipTable):
     """The labels in the order of their numbers; empty: those of the training data, sorted."""
 
     form: SoundForm | None = None
-    """How sounds are read: WaveformFeatures, LogMel or FilterBanks; None: as the checkpoint's
-    preprocessor_config.json says."""
+    """How sounds are read: WaveformFeatures, LogMel or FilterBanks; None: as in the checkpoint's
+    preprocessor_config.json."""
 
     max_seconds: float = 20.0
-    """A longer clip is cut to this length, or to that of the model's window if it is shorter: at
-    random in training, and otherwise at its end."""
+    """A longer clip is cut to this length, or to the model's window if that is shorter: at a random
+    place in training, otherwise at its end."""
 
     buckets: int = 10
     """The number of lengths to which waveforms are padded in training; each is compiled once."""

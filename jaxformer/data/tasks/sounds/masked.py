@@ -60,19 +60,19 @@ class MaskedSounds(ClipTable):
     """The number of lengths to which sounds are padded in training; each is compiled once."""
 
     features: ConvolutionalFeatures = ConvolutionalFeatures()
-    """The convolutions of the model, which say how many frames a sound has."""
+    """The convolutions of the model, which determine the number of frames."""
 
     mask_probability: float = 0.65
     """The share of frames that would be masked if no spans overlapped."""
 
     mask_span: int = 10
-    """The frames of a span."""
+    """The number of frames of a span."""
 
     min_masks: int = 2
-    """The spans of each sound, at least."""
+    """The minimum number of spans in a sound."""
 
     num_negatives: int = 100
-    """The other frames that a masked one is distinguished from (K), those of the head."""
+    """The number of other frames that a masked one is distinguished from (K), as in the head."""
 
     def __post_init__(self):
         super().__post_init__()

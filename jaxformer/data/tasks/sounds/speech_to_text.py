@@ -40,7 +40,7 @@ class ErrorRates(TextMetric):
 
 @dataclass(frozen=True)
 class SpeechToText(ClipTable):
-    """Clips with what is said in them, for a decoder that writes it.
+    """Clips with their transcripts, for a decoder that writes them.
 
     A row of a batch has "spectrograms" float32 [frames, M], a window of 30 seconds;
     "decoder_inputs" int32 [T], the prefix and the text; "targets" int32 [T], the same without the
@@ -56,14 +56,14 @@ class SpeechToText(ClipTable):
     """What the model writes, in the singular and the plural."""
 
     text: str | None = None
-    """The column of what is said; None: recognised by its name ("text", "sentence", ...). Texts are
-    written as they are, with their case and punctuation."""
+    """The column of the transcripts; None: recognised by its name ("text", "sentence", ...). Texts
+    are written as they are, with their case and punctuation."""
 
     language: str | None = None
-    """The language of all clips, "en" or "english"; None only for a model that knows one."""
+    """The language of all clips, "en" or "english"; None only for a model of one language."""
 
     task: Literal["transcribe", "translate"] = "transcribe"
-    """Whether the texts are what is said, or its translation to English."""
+    """Whether the texts are transcripts or translations to English."""
 
     prefix: tuple[int, ...] = ()
     """The first decoder inputs: start, language, task, no timestamps; empty: those of the
@@ -74,10 +74,10 @@ class SpeechToText(ClipTable):
     training (section 2.3) and in transformers' example of it."""
 
     tokenizer: TokenizerSpec = TrainTokenizer()
-    """How text becomes tokens; from a checkpoint its own."""
+    """How text becomes tokens; with a checkpoint, by its tokenizer."""
 
     features: LogMel = LogMel()
-    """How sounds become spectrograms; from a checkpoint as there."""
+    """How sounds become spectrograms; with a checkpoint, as configured there."""
 
     target_length: int = 224
     """The maximum number of tokens of a transcript, with its prefix. Whisper writes at most half of

@@ -23,7 +23,7 @@ VOICES = (
 )  # fmt: skip
 """The voices of eSpeak NG that speak the training sentences."""
 UNSEEN_VOICE = "en-us+f3"
-"""The voice that speaks for validation alone."""
+"""The voice that speaks only for validation."""
 _SUBJECTS = (
     "the old farmer", "a young doctor", "my little sister", "the tall captain", "her best friend",
     "the quiet teacher", "a hungry dog", "the small rabbit", "our new neighbour", "the clever fox",
@@ -72,7 +72,7 @@ class _Spoken:
     """The training sentences."""
 
     validation_sentences: int = 100
-    """The sentences for validation, of which half have the unseen voice."""
+    """The sentences for validation, half of them in the unseen voice."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -90,7 +90,8 @@ class _Spoken:
 
 @dataclass(frozen=True)
 class SpokenSentences(_Spoken, Clips):
-    """Random sentences in several voices of eSpeak NG; validation has others, and one more voice.
+    """Random sentences in several voices of eSpeak NG; validation has other sentences and an
+    additional voice.
 
     They are spoken once, into the folder of the run: eSpeak NG adds noise, so that a sentence is
     never spoken twice in the same way.
@@ -101,7 +102,7 @@ class SpokenSentences(_Spoken, Clips):
 
 @dataclass(frozen=True)
 class MaskedSpokenSentences(_Spoken, MaskedSounds):
-    """The sounds of `SpokenSentences`, without what is said in them."""
+    """The sounds of `SpokenSentences`, without their texts."""
 
     plain: ClassVar[type[Any]] = MaskedSounds
 

@@ -1,4 +1,4 @@
-"""Tables of clips: the rows, and what all data of sounds have in common."""
+"""Tables of clips: the rows, and the common base of sound data."""
 
 import abc
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ AUDIO_COLUMNS = (
 SPOKEN_COLUMNS = (
     ("text",), ("sentence",), ("transcription",), ("transcript",), ("normalized_text",),
 )  # fmt: skip
-"""The columns with what is said."""
+"""The columns with the transcripts."""
 
 
 class Clip(NamedTuple):
@@ -38,7 +38,7 @@ class Clip(NamedTuple):
     file: AnyPath | EmbeddedFile
     name: str
     text: str
-    """What is said, or the label; empty for a sound alone."""
+    """The transcript or the label; empty for a sound alone."""
     samples: int
     """At the sampling rate of the model."""
 
@@ -49,7 +49,7 @@ class ClipTable(TaskData[Clip]):
 
     train: str = "clips.csv"
     """The training table: .csv, .tsv, .jsonl or .parquet, with a column of sounds or their paths,
-    which may be relative to its folder, and a column of what belongs to them."""
+    which may be relative to its folder, and a column of their texts or labels."""
 
     validation: str | None = None
     """The table for validation; None holds out a share of the training rows."""
@@ -63,16 +63,16 @@ class ClipTable(TaskData[Clip]):
     is no other column."""
 
     longer: ClassVar[str] = "data.max_seconds = {:g}: cut the clip, or set a larger one"
-    """What a clip that is too long exceeds, and what to do."""
+    """The limit of a clip's length and a remedy, for messages."""
 
     @property
     @abc.abstractmethod
     def form(self) -> SoundForm | None:
-        """How sounds are read; None: as the checkpoint says."""
+        """How sounds are read; None: as in the checkpoint."""
 
     @property
     def sounds_as(self) -> str | None:
-        """The array of a row's sound; None: not known before the checkpoint is."""
+        """The array of a row's sound; None: the checkpoint determines it."""
         return None if self.form is None else self.form.array
 
     @property
@@ -131,16 +131,16 @@ class ClipTable(TaskData[Clip]):
         return Clip(where, file, name, text, samples)
 
     def prepare(self, folder):
-        """Finds the sounds, and keeps how they are read for the exports of the run."""
+        """Finds the sounds, and saves the sound settings for the exports of the run."""
         found = super().prepare(folder)
         keep_preprocessor(folder, self.form.preprocessor())
         return replace(found, summary=(*found.sides(), *self.described(found.train)))
 
 
 class CutClips(SizedExamples):
-    """Clips, each of which is read on access, and cut to the longest that is allowed.
+    """Clips, each of which is read on access, and cut to the maximum length.
 
-    Of a longer one, a part is read that is chosen at random, or its beginning.
+    Of a longer clip, a random part or the beginning is read.
     """
 
     def __init__(self, config: Any, clips: Sequence[Clip], longest: int, at_random: bool = True):

@@ -38,7 +38,7 @@ class ConllU(TagSource):
 
     @classmethod
     def reads(cls, path: str) -> bool:
-        """Whether a path without the name of a source is read by this one."""
+        """Whether this source reads a path that is given without a source's name."""
         return is_conllu(path)
 
     def sentences(self, malformed=None):

@@ -44,7 +44,7 @@ class Sentence(NamedTuple):
     """The words of a sentence."""
 
     name: str
-    """Decides its side of the validation split."""
+    """Determines its side of the validation split."""
     words: list[TaggedWord]
 
     @classmethod
@@ -144,7 +144,7 @@ class ColumnFile(TagSource):
 
     @classmethod
     def reads(cls, path: str) -> bool:
-        """Whether a path without the name of a source is read by this one."""
+        """Whether this source reads a path that is given without a source's name."""
         return not (is_table(path) or is_conllu(path))
 
     def sentences(self, malformed=None):
@@ -182,7 +182,7 @@ class TagTable(TagSource):
 
     @classmethod
     def reads(cls, path: str) -> bool:
-        """Whether a path without the name of a source is read by this one."""
+        """Whether this source reads a path that is given without a source's name."""
         return is_table(path)
 
     def sentences(self, malformed=None):
