@@ -162,7 +162,6 @@ def test_logits_are_float32_and_hidden_states_of_the_compute_dtype(untied):
 
 
 @pytest.mark.parametrize("name", ["dropout", "self_attention.dropout"])
-@pytest.mark.first("dropout")
 def test_dropout(name, untied):
     parameters, inputs, plain = untied
     config = UNTIED.with_fields(**{name: 0.3})

@@ -24,7 +24,7 @@ from jaxformer.config.train import TrainConfig
 from jaxformer.config.user_code import import_file
 from jaxformer.distributed.sharding import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError
-from jaxformer.functional import Mask, RoPE, Sinusoidal, causal, per_device
+from jaxformer.functional import RoPE, Sinusoidal, causal, per_device
 from jaxformer.functional.activations import with_cache
 from jaxformer.functional.arrays import on_mesh, spec_of
 from jaxformer.hub.describe import describe
@@ -261,27 +261,6 @@ def test_a_loss_replaces_all_terms_of_the_cross_entropy():
 WIDE = {"head_dim": 6, "value_dim": 10}
 
 
-@pytest.mark.parametrize("implementation", ["reference", "blockwise"])
-@pytest.mark.slow
-def test_values_of_another_width(implementation):
-    config = tiny(**WIDE, attention=implementation, position=RoPE(theta=100.0), windows=(3, None))
-    model = model_with(config)
-    heads = model.transformer.stack.layers()[1].sublayers[0].attention
-    x = np.random.default_rng(0).normal(size=(2, 5, 20)).astype("f4")
-    positions = np.arange(5)[None]
-    q, k, v = (
-        np.einsum("btd,dnh->btnh", x, each.kernel[...])
-        for each in (heads.query, heads.key, heads.value)
-    )
-    q, k = config.position.rotate(q, k, positions, positions)
-    logits = np.einsum("btnh,bsnh->bnts", q, np.repeat(k, 3, 2)) / 6**0.5
-    weights = softmax(np.where(np.tri(5) > 0, logits, -np.inf))
-    z = np.einsum("bnts,bsnh->btnh", weights, np.repeat(v, 3, 2))
-    expected = np.einsum("btnh,nhd->btd", z, heads.output.kernel[...])
-    found = heads(x, mask=causal(), positions=positions)
-    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
-
-
 def test_flops_of_other_widths():
     config = tiny(**WIDE)
     projections = 20 * 6 * 6 + 20 * 2 * (6 + 10) + 6 * 10 * 20
@@ -300,32 +279,6 @@ def test_flops_of_other_widths():
     assert found.products == 2 * (encoder + keys + 0.5 * (decoder + 20 * 31))
     attention = 4 * 16 * 10 + 0.5 * 2 * 6 * 16 * 5 + 0.5 * 2 * 6 * 16 * 10
     assert found.attention == 2 * attention
-
-
-@pytest.mark.torch
-def test_cross_attention_from_another_width_is_that_of_torch():
-    torch = pytest.importorskip("torch")
-    config = tiny_encoder_decoder(
-        model_dim=24, num_kv_heads=6, head_dim=None, encoder_dim=18,
-        **{"self_attention.bias": True, "self_attention.output_bias": True},
-    )  # fmt: skip
-    attention = model_with(config).decoder.stack.layers()[0].sublayers[1].attention
-    theirs = torch.nn.MultiheadAttention(24, 6, kdim=18, vdim=18, batch_first=True)
-    names = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
-    layers = (attention.query, attention.key, attention.value)
-    for name, layer in zip(names, layers, strict=True):
-        getattr(theirs, name).data = torch.tensor(np.array(layer.kernel[...]).reshape(-1, 24).T)
-    biases = np.concatenate([np.array(layer.bias[...]).reshape(-1) for layer in layers])
-    theirs.in_proj_bias.data = torch.tensor(biases)
-    theirs.out_proj.weight.data = torch.tensor(
-        np.array(attention.output.kernel[...]).reshape(24, 24).T
-    )
-    theirs.out_proj.bias.data = torch.tensor(np.array(attention.output.bias[...]))
-    random = np.random.default_rng(0)
-    x, memory = (random.normal(size=(2, n, width)).astype("f4") for n, width in ((5, 24), (7, 18)))
-    found = attention(x, kv=memory, mask=Mask(), positions=np.arange(5)[None])
-    expected = theirs(torch.tensor(x), *[torch.tensor(memory)] * 2)[0].detach().numpy()
-    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("share", [pytest.param(True, marks=pytest.mark.slow), False])
