@@ -20,7 +20,7 @@ from tiny_models import (
 )
 
 from jaxformer.data import PrefixLM, TokenRow
-from jaxformer.functional import Learned, NoPosition, RoPE, T5Bias
+from jaxformer.functional import Learned, NoPosition
 
 pytestmark = pytest.mark.more
 
@@ -33,26 +33,14 @@ def seen(config, prefix):
     return np.asarray(influence(config, LENGTH, random_parameters(config), prefix=prefix))
 
 
-def assert_the_prefix_and_the_past_are_seen(config):
-    query, key = np.mgrid[:LENGTH, :LENGTH]
-    for prefix in (0, 1, 4, LENGTH):
-        allowed = (key <= query) | (key < prefix)
-        values = seen(config, prefix)
-        assert (values[allowed] > 0).all()
-        np.testing.assert_array_equal(values[~allowed], 0.0)
-
-
 @with_scheme
 @pytest.mark.quick("*learned", "*rope_half", "*t5")
 def test_a_token_depends_on_the_prefix_and_on_what_came_before(position):
-    assert_the_prefix_and_the_past_are_seen(tiny(position=position, num_layers=1))
-
-
-@pytest.mark.parametrize("position", [RoPE(), T5Bias(8, 12, bidirectional=False)])
-@pytest.mark.quick("position1")
-def test_blockwise_attention_sees_the_same(position):
-    config = tiny(position=position, num_layers=1, attention="blockwise")
-    assert_the_prefix_and_the_past_are_seen(config)
+    config = tiny(position=position, num_layers=1)
+    query, key = np.mgrid[:LENGTH, :LENGTH]
+    for prefix in (0, 1, 4, LENGTH):
+        allowed = (key <= query) | (key < prefix)
+        np.testing.assert_array_equal(seen(config, prefix) > 0, allowed)
 
 
 @pytest.mark.parametrize("attention", ["reference", "blockwise"])
@@ -170,17 +158,3 @@ def test_the_loss_is_that_of_the_model_written_out():
             weight += weights[t]
     np.testing.assert_allclose(sums["language_model"].loss, total, rtol=2e-5)
     assert float(sums["language_model"].weight) == weight
-
-
-def test_no_prediction_that_counts_sees_its_answer():
-    """The token that place t predicts stands at t + 1; changing it changes no logit up to t."""
-    config, batch = tiny(position=RoPE(theta=100.0)), rows_of_the_objective(6)
-    parameters = random_parameters(config)
-    run = partial(logits_of, config, parameters, prefix=jnp.asarray(batch["prefix"]))
-    plain = run(batch["inputs"])
-    assert batch["weights"].sum() > 6
-    for t in range(LENGTH - 1):
-        counts = batch["weights"][:, t] > 0
-        changed = batch["inputs"].copy()
-        changed[:, t + 1] = (changed[:, t + 1] + 1) % 31
-        np.testing.assert_array_equal(run(changed)[counts, : t + 1], plain[counts, : t + 1])
