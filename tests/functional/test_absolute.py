@@ -1,4 +1,4 @@
-"""Integer, binary, sinusoidal and learned position codes."""
+"""Binary and sinusoidal position codes; integers and tables: test_position.py."""
 
 import chex
 import jax
@@ -6,13 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.functional import (
-    binary_code,
-    integer_code,
-    learned_code,
-    sinusoidal_code,
-    sinusoidal_grid_code,
-)
+from jaxformer.functional import binary_code, sinusoidal_code, sinusoidal_grid_code
 
 LAYOUTS = ("interleaved", "half")
 
@@ -22,13 +16,6 @@ def sines_and_cosines(code: jax.Array, layout: str) -> np.ndarray:
     if layout == "half":
         return np.stack(np.split(code, 2, axis=-1))
     return np.stack([code[..., 0::2], code[..., 1::2]])
-
-
-def test_integer_code_is_the_scaled_index():
-    code = integer_code(jnp.array([[0, 1, 7], [3, 3, 15]]), max_length=16)
-    chex.assert_shape(code, (2, 3, 1))
-    chex.assert_type(code, jnp.float32)
-    np.testing.assert_array_equal(code[..., 0], np.array([[0, 1, 7], [3, 3, 15]]) / 16)
 
 
 @pytest.mark.parametrize("num_bits", [1, 5, 11])
@@ -74,11 +61,3 @@ def test_grid_code_channel_by_channel(quarter, theta):
     waves = theta ** (np.arange(quarter) / quarter)
     expected = [f(p[..., None] / waves) for p in (columns, rows) for f in (np.sin, np.cos)]
     np.testing.assert_allclose(code, np.concatenate(expected, axis=-1), rtol=0, atol=5e-7)
-
-
-def test_learned_code_looks_rows_up():
-    table = jax.random.normal(jax.random.key(0), (10, 6), jnp.bfloat16)
-    positions = jnp.array([[0, 9, 3], [3, 3, 1]])
-    code = learned_code(table, positions)
-    chex.assert_type(code, jnp.bfloat16)
-    np.testing.assert_array_equal(code, np.asarray(table)[np.asarray(positions)])
