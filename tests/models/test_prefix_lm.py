@@ -1,7 +1,6 @@
 """Decoders whose first tokens see one another: prefix language models."""
 
 from dataclasses import replace
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,6 @@ from tiny_models import (
     each_scheme,
     gradients_of,
     influence,
-    logits_of,
     random_parameters,
     structure_of,
     tiny,
@@ -20,7 +18,7 @@ from tiny_models import (
 )
 
 from jaxformer.data import PrefixLM, TokenRow
-from jaxformer.functional import Learned, NoPosition
+from jaxformer.functional import Learned
 
 pytestmark = pytest.mark.more
 
@@ -49,28 +47,6 @@ def test_a_window_limits_the_past_alone(attention):
     query, key = np.mgrid[:LENGTH, :LENGTH]
     allowed = (query - 3 < key) & ((key <= query) | (key < 4))
     np.testing.assert_array_equal(seen(config, 4) > 0, allowed)
-
-
-def test_no_prefix_is_causal_and_a_whole_one_sees_everything():
-    config, inputs = tiny(), tokens(2, LENGTH)
-    parameters = random_parameters(config)
-    plain = logits_of(config, parameters, inputs)
-    for length in (0, 1):
-        prefix = jnp.full(2, length)
-        close(logits_of(config, parameters, inputs, prefix=prefix), plain)
-    # Where everything is prefix and nothing tells places apart, the order of tokens is nothing.
-    unordered = tiny(position=NoPosition())
-    run = partial(logits_of, unordered, parameters, prefix=jnp.full(2, LENGTH))
-    close(run(inputs[:, ::-1]), run(inputs)[:, ::-1])
-
-
-def test_each_row_has_a_prefix_of_its_own():
-    config, inputs, prefix = tiny(), tokens(4, LENGTH), jnp.array([0, 3, 5, LENGTH])
-    parameters = random_parameters(config)
-    together = logits_of(config, parameters, inputs, prefix=prefix)
-    for row in range(4):
-        alone = logits_of(config, parameters, inputs[row : row + 1], prefix=prefix[row : row + 1])
-        close(together[row], alone[0])
 
 
 def test_blockwise_attention_changes_nothing():
