@@ -145,18 +145,6 @@ def test_a_window_is_the_latest_keys_among_those_the_context_allows(window):
     close(actual, expected)
 
 
-def test_self_attention_takes_the_configured_scheme_and_cross_attention_none():
-    config = tiny(position=RoPE(theta=THETA))
-    x, encoder_outputs = stream(T), stream(S, seed=2)
-    near = Context(positions=POSITIONS, mask=causal(), encoder_outputs=encoder_outputs)
-    far = replace(near, positions=POSITIONS * 3)
-    self_attention = filled(SelfAttention(jax.random.key(0), config, config.position))
-    cross_attention = filled(CrossAttention(jax.random.key(0), config))
-    change = self_attention(x, near, None) - self_attention(x, far, None)
-    assert jnp.abs(change).max() > 1e-2
-    np.testing.assert_array_equal(cross_attention(x, near, None), cross_attention(x, far, None))
-
-
 def test_cross_attention_reads_encoder_outputs_where_its_mask_allows():
     config = tiny(cross_attention=DotProductCrossAttention(), encoder_dim=12)
     sublayer = filled(CrossAttention(jax.random.key(0), config))
