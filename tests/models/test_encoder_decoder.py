@@ -141,7 +141,6 @@ def test_without_positions_the_decoder_is_blind_to_the_order_of_the_source():
     chex.assert_trees_all_close(turned, plain, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.more
 @pytest.mark.slow
 def test_shared_embeddings_are_two_equal_tables():
     """The shared table learns from the source, the target and the output."""
