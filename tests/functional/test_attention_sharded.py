@@ -42,7 +42,7 @@ def sharded(inputs, cotangent, mask, bias, whole_mask=False):
     """The same arrays, rows and heads over the mesh; `whole_mask`: the mask's are not."""
 
     def place(x, *spec):
-        return jax.device_put(x, jax.NamedSharding(jax.sharding.get_mesh(), P(*spec)))
+        return jax.device_put(x, P(*spec))
 
     *inputs, cotangent = (
         place(x, ROWS, None, HEADS if x.shape[2] > 1 else None, None) for x in (*inputs, cotangent)
@@ -111,8 +111,7 @@ def test_sinks_are_those_of_each_devices_heads(implementation):
     expected = run(problem[0], sinks, *problem[1:])
     with jax.set_mesh(mesh()):
         inputs, cotangent, mask, _ = sharded(*problem, None)
-        placed = jax.device_put(sinks, jax.NamedSharding(jax.sharding.get_mesh(), P(HEADS)))
-        actual = run(inputs, placed, cotangent, mask)
+        actual = run(inputs, jax.device_put(sinks, P(HEADS)), cotangent, mask)
     assert_trees_close(actual, expected, 2e-5)
     assert actual[1][1].sharding.spec == P(HEADS)
     assert actual[2].sharding.spec == P(ROWS, HEADS, None, None)
