@@ -34,15 +34,15 @@ quick_jit = partial(
 )
 
 
-def arrays(length, num_keys, heads=(2, 2), widths=(4, 4), seed=0, dtype=np.float32):
+def arrays(length, num_keys, heads=(2, 2), widths=(4, 4), seed=0, dtype=np.float32, batch=BATCH):
     """Random query, key, value and output cotangent."""
     (num_heads, num_kv_heads), (width, value_width) = heads, widths
     random = np.random.default_rng(seed)
     shapes = [
-        (BATCH, length, num_heads, width),
-        (BATCH, num_keys, num_kv_heads, width),
-        (BATCH, num_keys, num_kv_heads, value_width),
-        (BATCH, length, num_heads, value_width),
+        (batch, length, num_heads, width),
+        (batch, num_keys, num_kv_heads, width),
+        (batch, num_keys, num_kv_heads, value_width),
+        (batch, length, num_heads, value_width),
     ]
     return [random.normal(size=shape).astype(dtype) for shape in shapes]
 
@@ -204,8 +204,3 @@ def assert_trees_close(actual, expected, tolerance):
         scale = max(1.0, np.max(np.abs(y), initial=0.0))
         difference = np.max(np.abs(x - y), initial=0.0)
         assert difference <= tolerance * scale, (x.shape, difference, scale)
-
-
-@quick_jit
-def forward(implementation, inputs, mask):
-    return attention(*inputs, mask=mask, implementation=implementation)

@@ -26,6 +26,19 @@ from jaxformer.functional import Mask, attention, causal
 from jaxformer.functional.attention import blockwise as attention_blockwise
 
 
+def assert_exact(
+    implementation, kind, lengths, heads=(4, 2), widths=(4, 4), sinks=None, bias=None, **options
+):
+    """Values and gradients are those of the definition; `bias` has the shape before the pairs."""
+    with jax.enable_x64(True):
+        *inputs, cotangent = arrays(*lengths, heads, widths, dtype=np.float64)
+        inputs += [] if sinks is None else [np.array(sinks)]
+        options |= {"mask": random_mask(kind, *lengths), "dropout_key": jax.random.key(7)}
+        options["bias"] = bias and make_bias("array", *lengths, heads[0], bias)
+        actual = value_and_gradients(implementation, inputs, cotangent, **options)
+        assert_trees_close(actual, exact(inputs, cotangent, **options), 1e-12)
+
+
 @pytest.mark.parametrize(
     ("kind", "lengths", "heads", "options"),
     [
@@ -39,13 +52,7 @@ from jaxformer.functional.attention import blockwise as attention_blockwise
     ],
 )
 def test_reference(kind, lengths, heads, options):
-    with jax.enable_x64(True):
-        *inputs, cotangent = arrays(*lengths, heads, (4, 6), dtype=np.float64)
-        options = {"mask": random_mask(kind, *lengths), "dropout_key": jax.random.key(7), **options}
-        if "bias" in options:
-            options["bias"] = make_bias("array", *lengths, heads[0], options["bias"])
-        actual = value_and_gradients("reference", inputs, cotangent, **options)
-        assert_trees_close(actual, exact(inputs, cotangent, **options), 1e-12)
+    assert_exact("reference", kind, lengths, heads, (4, 6), **options)
 
 
 LENGTHS = [(130, 257), (257, 130), (37, 37)]
@@ -65,15 +72,10 @@ SMALL_BLOCKS = mock.patch.object(attention_blockwise, "_block_sizes", small_bloc
     ("kind", "lengths"), list(zip(KINDS, itertools.cycle(LENGTHS), strict=False))
 )
 def test_blockwise_with_every_mask(kind, lengths):
-    with jax.enable_x64(True):
-        *inputs, cotangent = arrays(*lengths, heads=(4, 2), dtype=np.float64)
-        mask = random_mask(kind, *lengths)
-        actual = value_and_gradients("blockwise", inputs, cotangent, mask=mask)
-        assert_trees_close(actual, exact(inputs, cotangent, mask=mask), 1e-12)
+    assert_exact("blockwise", kind, lengths)
 
 
 @SMALL_BLOCKS
-@pytest.mark.more
 @settings(max_examples=8)
 @given(
     kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=3, unique=True),
@@ -110,24 +112,19 @@ def test_blockwise_with_everything(kinds, lengths, heads, scale, softcap, bias, 
 
 
 @SMALL_BLOCKS
-@pytest.mark.parametrize("implementation", ["reference", "blockwise"])
+@BOTH
 @pytest.mark.parametrize(
     ("kind", "lengths", "options"),
     [
-        ("window", (130, 257), {"bias": "array", "softcap": 2.0}),
+        ("window", (130, 257), {"bias": (BATCH, 6), "softcap": 2.0}),
         ("causal", (37, 37), {"dropout_rate": 0.3}),
         ("dense one", (257, 130), {"scale": 0.3}),  # many queries have no keys
         ("none", (1, 130), {}),
     ],
 )
 def test_sinks(kind, lengths, options, implementation):
-    with jax.enable_x64(True):
-        *inputs, cotangent = arrays(*lengths, (6, 2), (3, 5), dtype=np.float64)
-        inputs.append(np.array([-50.0, -1.0, 0.0, 0.5, 3.0, 50.0]))
-        options = {"mask": random_mask(kind, *lengths), "dropout_key": jax.random.key(1), **options}
-        options["bias"] = make_bias(options.pop("bias", None), *lengths, 6)
-        actual = value_and_gradients(implementation, inputs, cotangent, **options)
-        assert_trees_close(actual, exact(inputs, cotangent, **options), 1e-12)
+    sinks = [-50.0, -1.0, 0.0, 0.5, 3.0, 50.0]
+    assert_exact(implementation, kind, lengths, (6, 2), (3, 5), sinks, **options)
 
 
 def test_weights_leave_a_share_to_the_sinks():
@@ -145,12 +142,7 @@ def test_weights_leave_a_share_to_the_sinks():
 @pytest.mark.parametrize("shape", [(1, 1), (1, 4), (BATCH, 1), (BATCH, 4)])
 @pytest.mark.quick("shape1", "shape3")
 def test_bias_arrays_of_every_broadcast_shape(shape):
-    with jax.enable_x64(True):
-        *inputs, cotangent = arrays(37, 130, heads=(4, 2), dtype=np.float64)
-        options = {"bias": make_bias("array", 37, 130, 4, shape), "mask": causal(90)}
-        actual = value_and_gradients("blockwise", inputs, cotangent, **options)
-        assert actual[1][1].shape == (*shape, 37, 130)
-        assert_trees_close(actual, exact(inputs, cotangent, **options), 1e-12)
+    assert_exact("blockwise", "shifted", (37, 130), bias=shape)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -173,11 +165,7 @@ def test_lower_precision_stays_near_float64(implementation, dtype):
 @pytest.mark.parametrize("kind", ["none", "causal", "left padding"])
 @pytest.mark.quick("causal")
 def test_lengths_that_its_own_blocks_do_not_divide(kind):
-    with jax.enable_x64(True):
-        *inputs, cotangent = arrays(600, 600, heads=(2, 1), dtype=np.float64)
-        mask = random_mask(kind, 600, 600)
-        actual = value_and_gradients("blockwise", inputs, cotangent, mask=mask)
-        assert_trees_close(actual, exact(inputs, cotangent, mask=mask), 1e-12)
+    assert_exact("blockwise", kind, (600, 600), heads=(2, 1))
 
 
 @BOTH

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_cases import BATCH, quick_jit
+from attention_cases import BATCH, assert_trees_close, quick_jit
 from jax.sharding import AxisType, PartitionSpec
 
 from jaxformer.functional import (
@@ -55,8 +55,7 @@ def value_and_gradients(attend, inputs, request):
 def assert_equal_to_reference(attend, inputs, request, reference=attention_reference.attend):
     actual = value_and_gradients(attend, tuple(inputs), request)
     expected = value_and_gradients(reference, tuple(inputs), request)
-    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(x, y, atol=1e-5 * max(1.0, float(jnp.abs(y).max())))
+    assert_trees_close(actual, expected, 1e-5)
 
 
 def key_padding(num_keys):

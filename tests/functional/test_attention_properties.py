@@ -3,12 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from attention_cases import (
     BATCH,
     BOTH,
     arrays,
     assert_trees_close,
-    forward,
     make_bias,
     value_and_gradients,
 )
@@ -93,10 +93,22 @@ def test_returned_weights_are_the_probabilities():
     np.testing.assert_allclose(output, jnp.einsum("bnts,bsnh->btnh", weights, repeated), atol=1e-6)
 
 
-@BOTH
-def test_attention_maps_over_a_new_axis(implementation):
-    stacked = [jnp.asarray(np.stack([x, 2 * x])) for x in arrays(20, 20)[:3]]
-    mapped = jax.vmap(lambda *inputs: forward(implementation, inputs, causal()))(*stacked)
-    for index in range(2):
-        alone = forward(implementation, [x[index] for x in stacked], causal())
-        assert_trees_close(mapped[index], alone, 1e-6)
+@pytest.mark.more
+def test_dropout_drops_at_its_rate_and_keeps_the_mean():
+    query, key, value, _ = map(jnp.asarray, arrays(200, 300, heads=(4, 2)))
+    plain = attention(query, key, value, return_weights=True)[1]
+
+    def gone(seed):
+        options = {"dropout_rate": 0.25, "dropout_key": jax.random.key(seed)}
+        weights = attention(query, key, value, return_weights=True, **options)[1]
+        gone = np.asarray(weights == 0)
+        np.testing.assert_allclose(weights[~gone], plain[~gone] / 0.75, rtol=1e-5)
+        return gone
+
+    one, two = gone(1), gone(2)
+    assert abs(one.mean() - 0.25) < 5 * (0.25 * 0.75 / one.size) ** 0.5
+    # Independent between calls, rows, heads, queries and keys: agreement is left to chance.
+    chance = 0.25**2 + 0.75**2
+    for other in (two, *(np.roll(one, 1, axis) for axis in range(4))):
+        difference = (one == other).mean() - chance
+        assert abs(difference) < 5 * (2 * chance * (1 - chance) / one.size) ** 0.5

@@ -7,7 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_cases import BATCH, arrays, make_bias, random_mask, value_and_gradients
+from attention_cases import (
+    BATCH,
+    arrays,
+    assert_trees_close,
+    make_bias,
+    random_mask,
+    value_and_gradients,
+)
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jaxformer.functional import (
@@ -64,7 +71,6 @@ def assert_equals_one_device(case, num_keys=LENGTH, beside=False):
     *inputs, cotangent = arrays(LENGTH, num_keys, num_heads)
     mask = random_mask(mask_kind, LENGTH, num_keys)
     bias = make_bias(bias_kind, LENGTH, num_keys, num_heads[0])
-    bias = bias.astype(jnp.float32) if bias_kind == "array" else bias
     options = {"mask": mask, "dropout_rate": rate, "dropout_key": jax.random.key(3)}
     expected = value_and_gradients(implementation, inputs, cotangent, bias, **options)
     rows, heads = ("data", "tensor") if beside else (None, None)
@@ -78,8 +84,7 @@ def assert_equals_one_device(case, num_keys=LENGTH, beside=False):
         if isinstance(bias, Bias) and heads is not None:
             bias = replace(bias, heads=put(bias.heads, *[None] * (bias.heads.ndim - 1), heads))
         actual = value_and_gradients(implementation, inputs, cotangent, bias, **options)
-    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(x, y, atol=1e-5 * max(1, np.abs(y).max()))
+    assert_trees_close(actual, expected, 1e-5)
     assert actual[0].sharding.spec == P(rows, "sequence", heads, None)
     for x, gradient in zip(inputs, actual[1][0], strict=True):
         assert gradient.sharding == x.sharding
@@ -90,7 +95,6 @@ def test_each_device_has_its_queries_and_all_keys(case):
     assert_equals_one_device(case)
 
 
-@pytest.mark.more
 @pytest.mark.slow
 @pytest.mark.parametrize("case", MORE, ids=str)
 def test_every_mask_and_bias(case):
@@ -161,8 +165,7 @@ def test_forward_mode_and_second_derivatives_of_a_ring():
         cotangent = put(cotangent, None, "sequence", None, None)
         placed = [put(x, None, "sequence", None, None) for x in inputs]
         found = curved("ring")(placed)
-    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(x, y, atol=1e-5 * max(1, np.abs(y).max()))
+    assert_trees_close(found, expected, 1e-5)
 
 
 def test_distances():

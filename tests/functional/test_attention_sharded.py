@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_cases import value_and_gradients
+from attention_cases import BOTH, arrays, assert_trees_close, make_bias, value_and_gradients
 from jax.sharding import AxisType, PartitionSpec
 
 from jaxformer.functional import (
@@ -13,7 +13,6 @@ from jaxformer.functional import (
     KeyPadding,
     Prefix,
     Segments,
-    T5Bias,
     attention,
     causal,
 )
@@ -25,12 +24,6 @@ ROWS, HEADS = ("data", "fsdp"), "tensor"
 
 def mesh(axis_type=AxisType.Explicit):
     return jax.make_mesh((2, 2, 2), (*ROWS, HEADS), axis_types=(axis_type,) * 3)
-
-
-def arrays(num_heads, num_kv_heads, length=T):
-    random = np.random.default_rng(0)
-    widths = [(length, num_heads), (S, num_kv_heads), (S, num_kv_heads), (length, num_heads)]
-    return [random.normal(size=(BATCH, *width, 4)).astype(np.float32) for width in widths]
 
 
 def padding_and_offsets():
@@ -45,22 +38,11 @@ def documents():
     return Segments(jnp.asarray(key[:, -T:]), jnp.asarray(key)) & dense & causal(S - T)
 
 
-def t5(num_heads):
-    table = jnp.asarray(np.random.default_rng(3).normal(size=(8, num_heads)), jnp.float32)
-    positions = [jnp.arange(size)[None] % 50 for size in (T, S)]
-    scheme = T5Bias(num_buckets=8, max_distance=20, bidirectional=True)
-    return scheme.bias(*positions, num_heads=num_heads, table=table)
-
-
-def array_bias(*shape):
-    return jnp.asarray(np.random.default_rng(4).normal(size=(*shape, T, S)), jnp.float32)
-
-
 def sharded(inputs, cotangent, mask, bias, whole_mask=False):
     """The same arrays, rows and heads over the mesh; `whole_mask`: the mask's are not."""
 
     def place(x, *spec):
-        return jax.device_put(x, jax.NamedSharding(jax.sharding.get_mesh(), P(*spec)))
+        return jax.device_put(x, P(*spec))
 
     *inputs, cotangent = (
         place(x, ROWS, None, HEADS if x.shape[2] > 1 else None, None) for x in (*inputs, cotangent)
@@ -75,11 +57,11 @@ def sharded(inputs, cotangent, mask, bias, whole_mask=False):
 
 DROPOUT = {"dropout_rate": 0.2}
 CASES = {
-    "grouped heads, T5": ("blockwise", (4, 2), padding_and_offsets, lambda: t5(4), DROPOUT),
-    "one key head": ("blockwise", (2, 1), documents, lambda: array_bias(1, 2), {"softcap": 2.0}),
-    "bias for each row": ("blockwise", (2, 2), lambda: None, lambda: array_bias(4, 1), {}),
-    "reference": ("reference", (4, 2), documents, lambda: t5(4), DROPOUT),
-    "prefix": ("reference", (2, 1), lambda: Prefix(jnp.arange(BATCH), 3), lambda: None, {}),
+    "grouped heads, T5": ("blockwise", (4, 2), padding_and_offsets, ("t5",), DROPOUT),
+    "one key head": ("blockwise", (2, 1), documents, ("array", (1, 2)), {"softcap": 2.0}),
+    "bias for each row": ("blockwise", (2, 2), lambda: None, ("array", (BATCH, 1)), {}),
+    "reference": ("reference", (4, 2), documents, ("t5",), DROPOUT),
+    "prefix": ("reference", (2, 1), lambda: Prefix(jnp.arange(BATCH), 3), (None,), {}),
 }
 
 
@@ -88,10 +70,10 @@ CASES = {
 )
 @pytest.mark.quick("grouped heads, T5-*", "prefix-*", "bias for each row-*")
 def test_sharded_equals_whole(name, whole_mask):
-    implementation, heads, make_mask, make_bias, options = CASES[name]
+    implementation, heads, make_mask, (bias, *shape), options = CASES[name]
     options = {"dropout_key": jax.random.key(3), **options}
-    *inputs, cotangent = arrays(*heads)
-    problem = inputs, cotangent, make_mask(), make_bias()
+    *inputs, cotangent = arrays(T, S, heads, batch=BATCH)
+    problem = inputs, cotangent, make_mask(), make_bias(bias, T, S, heads[0], *shape)
 
     def run(inputs, cotangent, mask, bias):
         return value_and_gradients(implementation, inputs, cotangent, bias, mask, **options)
@@ -102,8 +84,7 @@ def test_sharded_equals_whole(name, whole_mask):
         actual = run(*placed)
     output, (gradients, of_bias) = actual
     # The same dropout too, or nothing would agree.
-    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(x, y, atol=2e-5 * max(1, np.abs(y).max()))
+    assert_trees_close(actual, expected, 2e-5)
     assert output.sharding.spec == P(ROWS, None, HEADS, None)
     for x, gradient in zip(placed[0], gradients, strict=True):
         assert gradient.sharding == x.sharding
@@ -111,9 +92,9 @@ def test_sharded_equals_whole(name, whole_mask):
         assert of_bias.sharding == placed[3].heads.sharding
 
 
-@pytest.mark.parametrize("implementation", ["reference", "blockwise"])
+@BOTH
 def test_sinks_are_those_of_each_devices_heads(implementation):
-    *inputs, cotangent = arrays(6, 2)
+    *inputs, cotangent = arrays(T, S, (6, 2), batch=BATCH)
     sinks = jnp.linspace(-2.0, 2.0, 6)
 
     @jax.jit
@@ -130,16 +111,14 @@ def test_sinks_are_those_of_each_devices_heads(implementation):
     expected = run(problem[0], sinks, *problem[1:])
     with jax.set_mesh(mesh()):
         inputs, cotangent, mask, _ = sharded(*problem, None)
-        placed = jax.device_put(sinks, jax.NamedSharding(jax.sharding.get_mesh(), P(HEADS)))
-        actual = run(inputs, placed, cotangent, mask)
-    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(x, y, atol=2e-5 * max(1, np.abs(y).max()))
+        actual = run(inputs, jax.device_put(sinks, P(HEADS)), cotangent, mask)
+    assert_trees_close(actual, expected, 2e-5)
     assert actual[1][1].sharding.spec == P(HEADS)
     assert actual[2].sharding.spec == P(ROWS, HEADS, None, None)
 
 
 def test_a_decode_step_over_a_mesh():
-    inputs = tuple(map(jnp.asarray, arrays(4, 2, length=1)[:3]))
+    inputs = tuple(map(jnp.asarray, arrays(1, S, (4, 2), batch=BATCH)[:3]))
     mask = padding_and_offsets()
     run = jax.jit(lambda inputs, mask: attention(*inputs, mask=mask))
     expected = run(inputs, mask)
@@ -152,7 +131,7 @@ def test_a_decode_step_over_a_mesh():
 
 
 def test_where_the_mesh_is_not_explicit_attention_leaves_placement_alone():
-    inputs = tuple(map(jnp.asarray, arrays(4, 2)[:3]))
+    inputs = tuple(map(jnp.asarray, arrays(T, S, (4, 2), batch=BATCH)[:3]))
     mask = padding_and_offsets()
 
     @jax.jit

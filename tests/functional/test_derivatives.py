@@ -62,14 +62,17 @@ def derivatives(function, x, v):
 
 
 def assert_equal_derivatives(function, plain, inputs, tolerance, kinds=()):
-    """Compares `derivatives`, all or of some kinds, of a random function of the results."""
+    """Compares `derivatives`, all or of some kinds, of a random function of the results.
+
+    The functions take the inputs by their names.
+    """
     x = jax.tree.map(jnp.asarray, inputs)
     random = np.random.default_rng(1)
     v = jax.tree.map(lambda a: jnp.asarray(random.normal(size=a.shape), a.dtype), x)
-    weights = random.normal(size=jax.eval_shape(function, x).shape)
+    weights = random.normal(size=jax.eval_shape(lambda x: function(**x), x).shape)
 
     def objective(function):
-        return lambda p: jnp.sum(weights * jnp.sin(function(p)))
+        return lambda p: jnp.sum(weights * jnp.sin(function(**p)))
 
     @partial(jax.jit, static_argnums=0)
     def all_of(function, x, v):
@@ -116,13 +119,12 @@ def test_every_exported_function_has_an_example():
 def test_an_accelerator_kernel_keeps_its_gradient_and_takes_the_rest_from_blockwise(monkeypatch):
     monkeypatch.setattr(splash, "unsupported", lambda *_: None)
     random = np.random.default_rng(0)
-    inputs = {name: random.normal(size=(2, 5, 4, 64)).astype(np.float32) for name in "qkv"}
-
-    def attend(implementation):
-        options = {"mask": causal(), "implementation": implementation}
-        return lambda p: attention(p["q"], p["k"], p["v"], **options)
-
-    assert_equal_derivatives(attend("splash"), attend("reference"), inputs, 2e-5)
+    names = ("query", "key", "value")
+    inputs = {name: random.normal(size=(2, 5, 4, 64)).astype(np.float32) for name in names}
+    kernel, reference = (
+        partial(attention, mask=causal(), implementation=name) for name in ("splash", "reference")
+    )
+    assert_equal_derivatives(kernel, reference, inputs, 2e-5)
 
 
 @pytest.mark.more

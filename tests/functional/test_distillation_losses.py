@@ -1,5 +1,7 @@
 """Distances between a student and its teacher: those of torch, values and gradients."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,44 +20,38 @@ def pair(seed, *shape, scale=3.0):
     return (random.normal(scale=scale, size=shape).astype(np.float32) for _ in range(2))
 
 
-@pytest.mark.torch
-@given(seed=SEEDS, temperature=TEMPERATURES)
-def test_divergence_is_torchs(seed, temperature):
+def assert_is_torchs(ours, theirs, seed, rtol, atol):
+    """The sum, its gradient by the student, and none by the teacher."""
     torch = pytest.importorskip("torch")
     student, teacher = pair(seed, 5, 7)
     s = torch.tensor(student, dtype=torch.float64, requires_grad=True)
-    t = torch.tensor(teacher, dtype=torch.float64)
-    expected = temperature**2 * torch.nn.functional.kl_div(
-        torch.log_softmax(s / temperature, -1), torch.softmax(t / temperature, -1), reduction="sum"
-    )
+    expected = theirs(torch, s, torch.tensor(teacher, dtype=torch.float64))
     expected.backward()
-
-    def total(student, teacher):
-        return jnp.sum(soft_divergence(student, teacher, temperature=temperature))
-
-    value, (gradient, none) = jax.value_and_grad(total, (0, 1))(student, teacher)
-    np.testing.assert_allclose(value, expected.item(), rtol=1e-4)
-    np.testing.assert_allclose(gradient, s.grad, rtol=1e-4, atol=1e-4)
+    total = jax.value_and_grad(lambda *arrays: jnp.sum(ours(*arrays)), (0, 1))
+    value, (gradient, none) = total(student, teacher)
+    np.testing.assert_allclose(value, expected.item(), rtol=rtol)
+    np.testing.assert_allclose(gradient, s.grad, rtol=1e-4, atol=atol)
     assert not none.any()
+
+
+@pytest.mark.torch
+@given(seed=SEEDS, temperature=TEMPERATURES)
+def test_divergence_is_torchs(seed, temperature):
+    def theirs(torch, s, t):
+        logs, shares = torch.log_softmax(s / temperature, -1), torch.softmax(t / temperature, -1)
+        return temperature**2 * torch.nn.functional.kl_div(logs, shares, reduction="sum")
+
+    ours = partial(soft_divergence, temperature=temperature)
+    assert_is_torchs(ours, theirs, seed, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.torch
 @given(seed=SEEDS)
 def test_cosine_is_torchs(seed):
-    torch = pytest.importorskip("torch")
-    student, teacher = pair(seed, 5, 7)
-    s = torch.tensor(student, dtype=torch.float64, requires_grad=True)
-    loss = torch.nn.CosineEmbeddingLoss(reduction="sum")
-    expected = loss(s, torch.tensor(teacher, dtype=torch.float64), torch.ones(5))
-    expected.backward()
+    def theirs(torch, s, t):
+        return torch.nn.CosineEmbeddingLoss(reduction="sum")(s, t, torch.ones(5))
 
-    def total(student, teacher):
-        return jnp.sum(cosine_distance(student, teacher))
-
-    value, (gradient, none) = jax.value_and_grad(total, (0, 1))(student, teacher)
-    np.testing.assert_allclose(value, expected.item(), rtol=1e-5)
-    np.testing.assert_allclose(gradient, s.grad, rtol=1e-4, atol=1e-6)
-    assert not none.any()
+    assert_is_torchs(cosine_distance, theirs, seed, rtol=1e-5, atol=1e-6)
 
 
 @given(seed=SEEDS, temperature=TEMPERATURES, shift=st.floats(-5, 5))

@@ -100,10 +100,7 @@ def test_a_mesh_has_the_scales_of_whole_tensors(of_x, of_kernel, of_y):
     inputs = problem((4, 3), 8, 12)
     mesh = jax.make_mesh((4, 2), ("fsdp", "tensor"), axis_types=(AxisType.Explicit,) * 2)
     with jax.set_mesh(mesh):
-        placed = [
-            jax.device_put(x, jax.NamedSharding(mesh, spec))
-            for x, spec in zip(inputs, (of_x, of_kernel, of_y), strict=True)
-        ]
+        placed = map(jax.device_put, inputs, (of_x, of_kernel, of_y))
         found = jax.jit(value_and_gradients)(*placed)
     assert [each.sharding.spec for each in found] == [of_y, of_x, of_kernel]
     assert_close(found, expected(*inputs))

@@ -37,7 +37,6 @@ def matrix(x, sides):
     return np.asarray(x, np.float64).reshape(sides)
 
 
-@pytest.mark.more
 @settings(max_examples=5)
 @given(
     layers=st.integers(0, 2),
@@ -189,14 +188,15 @@ def test_a_chunked_loss_has_no_gradient_of_a_frozen_head():
 
 
 def test_shapes_that_do_not_fit():
-    x = array(7, 6)
-    for kernel in (
-        Quantized(jnp.zeros((5, 4), jnp.int8), jnp.ones(4)),
-        Adapted(array(6, 4), array(6, 2), array(3, 4), None, 1.0),
-        Adapted(array(6, 4), array(5, 2), array(2, 4), None, 1.0),
+    for kernel, bias in (
+        (Quantized(jnp.zeros((5, 4), jnp.int8), jnp.ones(4)), None),
+        (Adapted(array(6, 4), array(6, 2), array(3, 4), None, 1.0), None),
+        (Adapted(array(6, 4), array(5, 2), array(2, 4), None, 1.0), None),
+        (Transposed(array(4, 5), (4,)), None),
+        (Transposed(array(4, 6), (4,)), array(5)),
     ):
         with pytest.raises(AssertionError):
-            linear(x, kernel)
+            linear(array(7, 6), kernel, bias)
 
 
 @jax.tree_util.register_dataclass

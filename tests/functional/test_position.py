@@ -161,7 +161,6 @@ def test_bias_is_the_pure_function(scheme):
     assert bias.heads.shape[-1] == N
 
 
-@pytest.mark.more
 @given(
     scheme=st.sampled_from(
         [

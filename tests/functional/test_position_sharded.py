@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from position_cases import IDS, SCHEMES, N, S, T, arrays, outputs, table_of
 
@@ -30,6 +30,11 @@ TABLE_SPECS = {
 }
 
 
+def on_eight_devices():
+    axes = ("data", "fsdp", "tensor")
+    return jax.set_mesh(jax.make_mesh((2, 2, 2), axes, axis_types=(AxisType.Explicit,) * 3))
+
+
 def summed(scheme, table, arrays):
     leaves = jax.tree.leaves(outputs(scheme, table, **arrays))
     return sum(jnp.sum(jnp.sin(leaf)) for leaf in leaves)
@@ -49,17 +54,13 @@ def test_explicit_sharding_equals_no_mesh(scheme, positions):
     if positions == "one row":
         a |= {"query_positions": jnp.arange(T)[None], "key_positions": jnp.arange(S)[None]}
     expected = jax.jit(partial(outputs, scheme))(table, **a)
-    mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Explicit,) * 3)
-    with jax.set_mesh(mesh):
-        specs = SPECS
-        if positions != "sharded":
-            specs = SPECS | {"query_positions": P(None, None), "key_positions": P(None, None)}
-        sharded = {
-            name: jax.device_put(x, NamedSharding(mesh, specs[name])) for name, x in a.items()
-        }
+    specs = SPECS
+    if positions != "sharded":
+        specs = SPECS | {"query_positions": P(None, None), "key_positions": P(None, None)}
+    with on_eight_devices():
         if table is not None:
-            table = jax.device_put(table, NamedSharding(mesh, TABLE_SPECS[type(scheme)]))
-        got = jax.jit(partial(outputs, scheme))(table, **sharded)
+            table = jax.device_put(table, TABLE_SPECS[type(scheme)])
+        got = jax.jit(partial(outputs, scheme))(table, **jax.tree.map(jax.device_put, a, specs))
         embedded, (query, key), bias = got
         assert jax.typeof(embedded).sharding.spec == SPECS["x"]
         assert jax.typeof(query).sharding.spec == SPECS["query"]
@@ -74,14 +75,10 @@ def test_explicit_sharding_equals_no_mesh(scheme, positions):
 def test_explicit_sharding_gives_the_same_table_gradient(scheme):
     a, table = arrays(), table_of(scheme)
     expected = jax.jit(jax.grad(lambda t: summed(scheme, t, a)))(table)
-    mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Explicit,) * 3)
-    with jax.set_mesh(mesh):
-        sharded = {
-            name: jax.device_put(x, NamedSharding(mesh, SPECS[name])) for name, x in a.items()
-        }
-        spec = TABLE_SPECS[type(scheme)]
-        table = jax.device_put(table, NamedSharding(mesh, spec))
-        gradient = jax.jit(jax.grad(lambda t, a: summed(scheme, t, a)))(table, sharded)
+    spec = TABLE_SPECS[type(scheme)]
+    with on_eight_devices():
+        placed = jax.device_put(table, spec), jax.tree.map(jax.device_put, a, SPECS)
+        gradient = jax.jit(jax.grad(lambda t, a: summed(scheme, t, a)))(*placed)
         assert jax.typeof(gradient).sharding.spec == spec
         np.testing.assert_allclose(jax.device_get(gradient), expected, rtol=1e-5, atol=1e-5)
 
@@ -94,15 +91,12 @@ def test_bias_inside_shard_map(scheme):
         a["query_positions"], a["key_positions"], num_heads=N, table=table_of(scheme)
     )
     expected = bias.values()
-    mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Explicit,) * 3)
     heads = P(*[None] * (bias.heads.ndim - 1), "tensor")
     specs = dataclasses.replace(
         bias, heads=heads, query_positions=P(BATCH, None), key_positions=P(BATCH, None)
     )
-    with jax.set_mesh(mesh):
-        placed = jax.tree.map(
-            lambda x, spec: jax.device_put(x, NamedSharding(mesh, spec)), bias, specs
-        )
+    with on_eight_devices():
+        placed = jax.tree.map(jax.device_put, bias, specs)
         values = jax.jit(
             jax.shard_map(Bias.values, in_specs=(specs,), out_specs=P(BATCH, "tensor", None, None))
         )(placed)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import AxisType, PartitionSpec
+from scipy.stats import chi2
 
 from jaxformer.functional import (
     ban_tokens,
@@ -18,6 +19,7 @@ from jaxformer.functional import (
     top_p_filter,
     typical_filter,
 )
+from jaxformer.functional.sampling.speculative import accept_by_chance, accept_greedily
 
 seeds = st.integers(0, 2**31)
 
@@ -49,27 +51,18 @@ def test_temperature_equals_transformers(seed, temperature):
         (top_k_filter, "TopKLogitsWarper", st.integers(1, 50), True),
         (top_p_filter, "TopPLogitsWarper", st.floats(0, 1), False),
         (min_p_filter, "MinPLogitsWarper", st.floats(0, 1), False),
+        (typical_filter, "TypicalLogitsWarper", st.floats(0.01, 0.99), False),
     ],
 )
-@given(seed=seeds, data=st.data())
-def test_filters_equal_those_of_transformers(function, warper, limits, ties, seed, data):
+@given(seed=seeds, data=st.data(), excluded=st.integers(0, 30))
+def test_filters_equal_those_of_transformers(function, warper, limits, ties, seed, data, excluded):
     from transformers import generation
 
     logits, limit = normal(seed, 4, 37), data.draw(limits)
     logits = np.round(logits) if ties else logits
+    logits[:, :excluded] = -np.inf
     expected = warped(getattr(generation, warper)(limit), logits)
     np.testing.assert_array_equal(function(jnp.asarray(logits), limit), expected)
-
-
-@pytest.mark.torch
-@given(seed=seeds, typical_p=st.floats(0.01, 0.99), excluded=st.integers(0, 30))
-def test_typical_equals_transformers(seed, typical_p, excluded):
-    from transformers.generation import TypicalLogitsWarper
-
-    logits = normal(seed, 4, 37)
-    logits[:, :excluded] = -np.inf
-    expected = warped(TypicalLogitsWarper(typical_p), logits)
-    np.testing.assert_array_equal(typical_filter(jnp.asarray(logits), typical_p), expected)
 
 
 def test_typical_may_leave_out_the_most_probable_token():
@@ -201,3 +194,63 @@ def test_a_draw_in_a_mesh_is_that_of_one_device(key, spec):
         np.testing.assert_array_equal(jax.jit(sample)(keys, placed), expected[0])
         actual = jax.jit(token_log_probabilities)(placed, jnp.arange(8))
     np.testing.assert_allclose(actual, expected[1], rtol=1e-6)
+
+
+# Proposals of a smaller model ---------------------------------------------------------------------
+
+ROWS, VOCAB, PROPOSALS = 20_000, 5, 2
+
+
+@jax.jit
+def drawn(seed, count, draft, target):
+    """Proposals from the draft's distributions, and what is made of them."""
+    keys = jax.random.split(jax.random.key(seed), (2, ROWS, PROPOSALS + 1))
+    draw = jax.vmap(jax.vmap(jax.random.categorical))
+    draft, target = (jnp.broadcast_to(x, (ROWS, *x.shape)) for x in (draft, target))
+    tokens = draw(keys[0, :, :-1], draft)
+    return tokens, accept_by_chance(keys[1], tokens, jnp.full(ROWS, count), draft, target)
+
+
+@pytest.mark.parametrize("count", range(PROPOSALS + 1))
+def test_what_stands_is_distributed_as_the_model_says(count):
+    draft, target = normal(0, PROPOSALS, VOCAB) / 2, normal(1, PROPOSALS + 1, VOCAB) / 2
+    tokens, verdict = jax.device_get(drawn(2, count, draft, target))
+    assert verdict.accepted.max() == count
+    written = np.concatenate([tokens, np.full((ROWS, 1), -1)], axis=1)
+    written[np.arange(ROWS), verdict.accepted] = verdict.replacement
+    probabilities = np.asarray(jax.nn.softmax(target, axis=-1))
+    for place in range(count + 1):
+        # Here places are independent: those that are reached are a fair sample of each.
+        found = written[verdict.accepted >= place, place]
+        expected = len(found) * probabilities[place]
+        statistic = np.sum((np.bincount(found, minlength=VOCAB) - expected) ** 2 / expected)
+        assert statistic < chi2.ppf(0.999, VOCAB - 1)
+        if place < count:
+            q = np.asarray(jax.nn.softmax(draft[place]))
+            rate = np.minimum(probabilities[place], q).sum()
+            accepts = np.mean(verdict.accepted[verdict.accepted >= place] > place)
+            assert abs(accepts - rate) < 0.02
+
+
+def test_the_models_own_proposals_are_all_accepted():
+    target = normal(3, PROPOSALS + 1, VOCAB) / 2
+    _, verdict = drawn(4, PROPOSALS, target[:-1], target)
+    assert np.all(verdict.accepted == PROPOSALS)
+
+
+def test_what_excludes_a_token_excludes_it_from_proposals_and_replacements():
+    target = normal(3, PROPOSALS + 1, VOCAB) / 2
+    target[:, 1:] = -np.inf
+    tokens, verdict = jax.device_get(drawn(4, PROPOSALS, normal(5, PROPOSALS, VOCAB) / 2, target))
+    stands = np.arange(PROPOSALS) < verdict.accepted[:, None]
+    assert np.all(tokens[stands] == 0)
+    assert np.all(verdict.replacement == 0)
+
+
+def test_greedy_proposals_stand_up_to_the_first_other_token():
+    best = jnp.array([[3, 1, 4], [3, 1, 4], [3, 1, 4], [3, 1, 4], [3, 1, 4]])
+    tokens = jnp.array([[3, 1], [3, 2], [2, 1], [3, 1], [3, 1]])
+    count = jnp.array([2, 2, 2, 1, 0])
+    verdict = jax.jit(accept_greedily)(tokens, count, jax.nn.one_hot(best, VOCAB))
+    assert verdict.accepted.tolist() == [2, 1, 0, 1, 0]
+    assert verdict.replacement.tolist() == [4, 1, 3, 1, 3]

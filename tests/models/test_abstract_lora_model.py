@@ -20,10 +20,8 @@ from tiny_models import (
 
 from jaxformer.distributed.sharding import RULES
 from jaxformer.errors import ConfigError
-from jaxformer.models import AbstractModel
 from jaxformer.models.lora import AbstractLoraModel, LoRA, adapted, is_factor
-from jaxformer.nn import Linear, UnusedCrossAttention
-from jaxformer.nn.layers import normal
+from jaxformer.nn import UnusedCrossAttention
 from jaxformer.optim.parameter_roles import Matrix, matrix
 
 pytestmark = pytest.mark.more
@@ -98,20 +96,6 @@ def test_training_starts_from_the_very_same_model():
         assert np.std(a) * inputs**0.5 == pytest.approx(1.0, abs=4 / a.size**0.5), name
 
 
-@pytest.mark.slow
-def test_the_first_scores_have_the_bits_of_the_model():
-    config = tiny_encoder(scan_layers=False)
-    base, abstract_model = structure_of(config), lora_of(config)
-    plain, batch = random_parameters(config), batch_for(config)
-    parameters = random_factors(config, abstract_model)
-    parameters |= {n: jnp.zeros_like(p) for n, p in parameters.items() if n.endswith(".lora_b")}
-    # One operation at a time: a compiler may fuse, and so round, two programs differently.
-    actual = abstract_model.module(parameters).scores(batch)
-    expected = base.module(plain).scores(batch)
-    for name, wanted in expected.items():
-        np.testing.assert_array_equal(actual[name], wanted)
-
-
 @each_model
 @pytest.mark.quick("grouped heads", "a head of its own", "encoder-decoder", "vision")
 def test_factors_multiply_out_as_in_the_paper(config):
@@ -158,54 +142,6 @@ def test_gradients_of_the_factors_follow_from_that_of_the_kernel():
                 np.testing.assert_allclose(
                     actual, scale * wanted.reshape(actual.shape), rtol=1e-4, atol=1e-6
                 )
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("bias", [True, False])
-def test_a_layer_learns_as_its_twin_in_torch(bias):
-    torch = pytest.importorskip("torch")
-    inputs, outputs = {"heads": 2, "head_dim": 3}, {"embed": 5}
-    base = AbstractModel(lambda key: Linear(key, inputs, outputs, normal(0.5), bias=bias))
-    abstract_model = AbstractLoraModel(base, LoRA(rank=2, alpha=3.0, targets=("kernel",)))
-    start = abstract_model.init(jax.random.key(0))
-    random = np.random.default_rng(0)
-    x, y = (random.normal(size=s).astype(np.float32) for s in ((7, 2, 3), (7, 5)))
-
-    twin = torch.nn.Linear(6, 5, bias=bias)
-    down, up = torch.nn.Linear(6, 2, bias=False), torch.nn.Linear(2, 5, bias=False)
-    with torch.no_grad():
-        twin.weight.copy_(torch.tensor(np.asarray(start["kernel"]).reshape(6, 5).T))
-        down.weight.copy_(torch.tensor(np.asarray(start["kernel.lora_a"]).reshape(6, 2).T))
-        up.weight.zero_()
-        if bias:
-            twin.bias.zero_()
-    learning = [down.weight, up.weight]
-    optimizer = torch.optim.SGD(learning, lr=0.02)
-    flat, goal = torch.tensor(x.reshape(7, 6)), torch.tensor(y)
-    for _ in range(5):
-        optimizer.zero_grad()
-        ((twin(flat) + 1.5 * up(down(flat)) - goal) ** 2).sum().backward()
-        optimizer.step()
-
-    @jax.jit
-    def step(parameters):
-        def loss(p):
-            return jnp.sum((abstract_model.module(p)(x) - y) ** 2)
-
-        gradients = jax.grad(loss)(parameters)
-        return parameters | {
-            name: parameters[name] - 0.02 * gradients[name]
-            for name in parameters
-            if is_factor(name)
-        }
-
-    parameters = start
-    for _ in range(5):
-        parameters = step(parameters)
-    a, b = (np.asarray(parameters["kernel" + suffix]) for suffix in (".lora_a", ".lora_b"))
-    np.testing.assert_allclose(a.reshape(6, 2), down.weight.detach().T, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(b, up.weight.detach().T, rtol=1e-5, atol=1e-6)
-    assert np.abs(b).max() > 0.01
 
 
 @settings(max_examples=8)

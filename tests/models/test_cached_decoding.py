@@ -87,31 +87,13 @@ def check(config, tolerance=1e-5):
 
 
 @each_scheme(pytest.mark.parametrize)
+@pytest.mark.parametrize("windows", [(None,), (2, None)], ids=["whole", "rings"])
 @pytest.mark.quick("*rope_half", "*t5")
-def test_every_scheme(position):
-    check(tiny(position=position))
+def test_every_scheme(position, windows):
+    check(tiny(position=position, windows=windows))
 
 
-@each_scheme(pytest.mark.parametrize)
-@pytest.mark.quick("*rope_half", "*t5")
-def test_windows_in_rings(position):
-    check(tiny(position=position, windows=(2, None)))
-
-
-@pytest.mark.parametrize(
-    "scaling",
-    [
-        LinearScaling(2.0),
-        YaRN(4.0, original_max_length=4),
-        Llama3Scaling(8.0, 1.0, 4.0, original_max_length=8),
-    ],
-)
-@pytest.mark.quick("scaling1")
-def test_every_scaling(scaling):
-    check(tiny(position=RoPE(theta=100.0, scaling=scaling)))
-
-
-@pytest.mark.first("changes1", "changes12")
+@pytest.mark.first("changes1", "changes12", "changes16")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -143,9 +125,12 @@ def test_every_scaling(scaling):
         {"feed_forward": Experts(num=4, per_token=3, router=TopKSoftmax(), bias=True)},
         {"feed_forward": Experts(num=4, per_token=1, shared=SharedExpert(dim=14, gated=True))},
         {"head_dim": 6, "value_dim": 10, "windows": (3, None)},
+        {"position": RoPE(theta=100.0, scaling=YaRN(4.0, original_max_length=4))},
+        {"position": RoPE(theta=100.0, scaling=LinearScaling(2.0))},
+        {"position": RoPE(theta=100.0, scaling=Llama3Scaling(8.0, 1.0, 4.0, 8))},
     ],
 )
-@pytest.mark.quick("changes1", "changes4", "changes1[0-4]")
+@pytest.mark.quick("changes1", "changes4", "changes1[0-4]", "changes16")
 def test_every_arrangement(changes):
     check(tiny(**changes))
 

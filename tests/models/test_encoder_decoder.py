@@ -95,31 +95,26 @@ def parameters_of(config):
 @with_scheme
 @pytest.mark.parametrize(
     ("left", "decoder_left", "attention"),
-    [(True, False, "reference"), (False, True, "blockwise")],
+    [
+        (True, False, "reference"),
+        (False, True, "blockwise"),
+        pytest.param(True, None, "reference", marks=pytest.mark.more),
+    ],
 )
-@pytest.mark.quick("True-False-reference-t5")
+@pytest.mark.quick("True-False-reference-t5", "True-None-*learned", "True-None-*rope_half")
 def test_padding_on_either_side_changes_nothing(scheme, left, decoder_left, attention):
+    """Or of the source alone."""
     config = with_positions(scheme, attention=attention)
     parameters, source, target = parameters_of(config), tokens(2, S), tokens(2, T, seed=1)
     alone = scores_of(config, parameters, {"inputs": source, "decoder_inputs": target})
-    decoder, places = padded(target, T + 2, starts=(2 * decoder_left,) * 2, seed=2)
+    decoder, places = {"inputs": target}, ...
+    if decoder_left is not None:
+        decoder, places = padded(target, T + 2, starts=(2 * decoder_left,) * 2, seed=2)
     batch, _ = padded(source, S + 3, starts=(3 * left,) * 2, seed=3)
     batch |= {f"decoder_{name}": x for name, x in decoder.items()}
     scores = scores_of(config, parameters, batch)["language_model"]
     close(scores[places], alone["language_model"])
     chex.assert_tree_all_finite(scores)
-
-
-@pytest.mark.more
-@with_scheme
-@pytest.mark.quick("learned", "rope_half")
-def test_padding_of_the_source_alone_changes_nothing(scheme):
-    config = with_positions(scheme)
-    parameters, source, target = parameters_of(config), tokens(2, S), tokens(2, T, seed=1)
-    alone = scores_of(config, parameters, {"inputs": source, "decoder_inputs": target})
-    batch = padded(source, S + 3, starts=(3, 3), seed=3)[0] | {"decoder_inputs": target}
-    scores = scores_of(config, parameters, batch)
-    chex.assert_trees_all_close(scores, alone, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.first("*learned")
@@ -146,7 +141,6 @@ def test_without_positions_the_decoder_is_blind_to_the_order_of_the_source():
     chex.assert_trees_all_close(turned, plain, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.more
 @pytest.mark.slow
 def test_shared_embeddings_are_two_equal_tables():
     """The shared table learns from the source, the target and the output."""

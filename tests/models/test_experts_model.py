@@ -50,24 +50,28 @@ def padded_batch(config, rows=8):
     return batch | {"segments": jnp.asarray(segments)}
 
 
-def test_losses_and_metrics_are_those_of_all_layers_without_padding():
-    config = config_with()
+def terms_and_routing(config):
+    """The terms of the loss; what is real; the logits of each layer's router, and its load."""
     model, batch = model_of(config), padded_batch(config)
-    (_, _), terms = jax.jit(collect_terms(model.loss))(batch)
+    _, terms = jax.jit(collect_terms(model.loss))(batch)
+    _, cache = jax.jit(with_cache(model.outputs, "*.hook_router_logits"))(batch)
+    real, logits = batch["segments"] > 0, list(cache.values())
+    loads = [
+        expert_load(jax.nn.softmax(each), config.feed_forward.router(each, 2).experts, real)
+        for each in logits
+    ]
+    return terms, real, logits, loads
+
+
+def test_losses_and_metrics_are_those_of_all_layers_without_padding():
+    terms, real, logits, loads = terms_and_routing(config_with())
     terms = with_products(terms)
-    recorded = jax.jit(with_cache(model.outputs, "*.hook_router_logits"))
-    _, logits = recorded(batch)
-    real = batch["segments"] > 0
-    loads = []
-    for each in logits.values():
-        experts = config.feed_forward.router(each, 2).experts
-        loads.append(expert_load(jax.nn.softmax(each), experts, real))
     total = jax.tree.map(lambda *parts: sum(parts), *loads)
     np.testing.assert_allclose(terms["loss", "balance_loss"], balance_loss(total), rtol=1e-5)
     np.testing.assert_allclose(
         terms["weighted", "balance_loss"], 0.3 * balance_loss(total), rtol=1e-5
     )
-    squares = [np.log(np.exp(np.asarray(z)[real]).sum(-1)) ** 2 for z in logits.values()]
+    squares = [np.log(np.exp(np.asarray(z)[real]).sum(-1)) ** 2 for z in logits]
     expected = sum(each.mean() for each in squares)
     np.testing.assert_allclose(terms["loss", "router_z_loss"], expected, rtol=1e-5)
     loads = [5 * load.routed.max() / load.routed.sum() for load in loads]
@@ -75,7 +79,7 @@ def test_losses_and_metrics_are_those_of_all_layers_without_padding():
         terms["metric", "expert_load"] / terms["count", "expert_load"], np.mean(loads), rtol=1e-5
     )
     entropies = []
-    for each in logits.values():
+    for each in logits:
         z = np.asarray(each, np.float64)[real]  # without padding
         p = np.exp(z) / np.exp(z).sum(-1, keepdims=True)
         entropies.append(-np.sum(p * np.log(p), axis=-1).mean())
@@ -84,15 +88,9 @@ def test_losses_and_metrics_are_those_of_all_layers_without_padding():
 
 
 def test_the_loss_of_each_layer_is_that_of_switch_transformers():
-    config = config_with(Experts(num=5, losses=(BalanceLoss(weight=0.3),)))
-    model, batch = model_of(config), padded_batch(config)
-    _, terms = jax.jit(collect_terms(model.loss))(batch)
-    _, logits = jax.jit(with_cache(model.outputs, "*.hook_router_logits"))(batch)
-    expected = 0
-    for each in logits.values():
-        experts = config.feed_forward.router(each, 2).experts
-        load = expert_load(jax.nn.softmax(each), experts, batch["segments"] > 0)
-        expected += balance_loss(load)
+    experts = Experts(num=5, losses=(BalanceLoss(weight=0.3),))
+    terms, _, _, loads = terms_and_routing(config_with(experts))
+    expected = sum(map(balance_loss, loads))
     np.testing.assert_allclose(terms["loss", "balance_loss"], expected, rtol=1e-5)
 
 

@@ -8,13 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
-from tiny_models import structure_of, tiny
+from tiny_models import structure_of, tiny, tiny_encoder_decoder
 
+from jaxformer.functional import NoPosition
 from jaxformer.nn import Parallel, VocabularyLogits
 
 pytestmark = pytest.mark.optimized
 
 BATCH, LENGTH = 2, 9
+WIDE = {"head_dim": 6, "value_dim": 10}
 CONFIGS = {
     "grouped and gated": tiny(),
     "multi-head, plain": tiny(num_kv_heads=6, **{"feed_forward.gated": False}, num_layers=1),
@@ -22,7 +24,9 @@ CONFIGS = {
         num_kv_heads=1, tie_embeddings=False, logits=VocabularyLogits(bias=True)
     ),
     "scanned, parallel": tiny(scan_layers=True, residual=Parallel(), num_layers=3),
+    "other widths": tiny(**WIDE),
 }
+TWO_STACKS = {"position": NoPosition(), "decoder_position": NoPosition(), "share_embeddings": False}
 each = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
 
 
@@ -30,8 +34,14 @@ def forward(config, parameters, inputs):
     return structure_of(config).module(parameters)(inputs).sum()
 
 
-def arguments(config, length=LENGTH):
-    return structure_of(config).shapes, jax.ShapeDtypeStruct((BATCH, length), jnp.int32)
+def decoded(config, parameters, source, inputs):
+    model = structure_of(config).module(parameters)
+    return model.logits(model.decode(inputs, model.encode(source)))
+
+
+def arguments(config, *lengths):
+    inputs = (jax.ShapeDtypeStruct((BATCH, length), jnp.int32) for length in lengths)
+    return structure_of(config).shapes, *inputs
 
 
 def product_flops(jaxpr):
@@ -47,9 +57,11 @@ def product_flops(jaxpr):
     return total
 
 
-def counted(function, config):
-    jaxpr = jax.make_jaxpr(partial(function, config))(*arguments(config)).jaxpr
-    return product_flops(jaxpr) / (BATCH * LENGTH)
+def counted(function, config, *lengths):
+    """For each token of the first input."""
+    lengths = lengths or (LENGTH,)
+    jaxpr = jax.make_jaxpr(partial(function, config))(*arguments(config, *lengths)).jaxpr
+    return product_flops(jaxpr) / (BATCH * lengths[0])
 
 
 gradient = jax.grad(forward, argnums=1)
@@ -59,6 +71,13 @@ gradient = jax.grad(forward, argnums=1)
 def test_forward_products_are_exactly_those_of_the_formula(config):
     flops = config.flops({"inputs": LENGTH})
     assert counted(forward, config) == flops.products + flops.attention
+
+
+@pytest.mark.parametrize("sizes", [{}, {"encoder_heads": 4, "encoder_mlp_dim": 9}], ids=str)
+def test_each_stack_counts_by_its_tokens_and_widths(sizes):
+    config = tiny_encoder_decoder(**TWO_STACKS, **WIDE, encoder_dim=12, **sizes)
+    flops = config.flops({"inputs": 10, "decoder_inputs": 5})
+    assert counted(decoded, config, 10, 5) == flops.products + flops.attention
 
 
 @each

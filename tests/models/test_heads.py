@@ -46,17 +46,6 @@ CONFIG = tiny_encoder(heads=HEADS)
 ROWS, LENGTH = 6, 7
 
 
-def batch():
-    random = np.random.default_rng(3)
-    given = batch_for(CONFIG, ROWS, LENGTH)
-    last = given["segments"].sum(1) - 1
-    span = np.stack([random.integers(0, last + 1), last], axis=1).astype(np.int32)
-    weights = random.integers(0, 3, ROWS).astype(np.float32)
-    rating = random.normal(size=ROWS).astype(np.float32)
-    more = {"span": span, "span_weights": weights, "rating": rating, "rating_weights": weights}
-    return given | more
-
-
 @partial(jax.jit, static_argnums=1)
 def losses_of(parameters, options, batch):
     model = structure_of(CONFIG).module(parameters)
@@ -71,7 +60,7 @@ def cross_entropies(scores, labels):
 
 @pytest.mark.parametrize("chunk_size", [None, 3])
 def test_losses_are_weighted_sums(chunk_size):
-    given, parameters = batch(), random_parameters(CONFIG)
+    given, parameters = batch_for(CONFIG, ROWS, LENGTH), random_parameters(CONFIG)
     scores = scores_of(CONFIG, parameters, given)
     sums, weights = losses_of(parameters, LossOptions(chunk_size=chunk_size), given)
     for name, key in {
@@ -130,7 +119,7 @@ def test_the_logits_of_other_tokens_are_not_computed():
 
 
 def test_a_span_never_ends_in_padding():
-    given = batch()
+    given = batch_for(CONFIG, ROWS, LENGTH)
     scores = np.asarray(scores_of(CONFIG, random_parameters(CONFIG), given)["span"])
     padding = np.broadcast_to(given["segments"][:, None] == 0, scores.shape)
     assert padding.any()
@@ -138,7 +127,6 @@ def test_a_span_never_ends_in_padding():
     assert (np.abs(scores[~padding]) < 1e3).all()
 
 
-@pytest.mark.more
 @pytest.mark.slow
 def test_a_dense_layer_before_the_output():
     """`out(norm(tanh(x W + b)))`, of one state and of all."""
@@ -229,7 +217,7 @@ def evaluation_of(config, parameters, batch):
 
 
 def test_predictions_beside_what_is_right():
-    given, parameters = batch(), random_parameters(CONFIG)
+    given, parameters = batch_for(CONFIG, ROWS, LENGTH), random_parameters(CONFIG)
     scores = scores_of(CONFIG, parameters, given)
     sums, predictions = evaluation_of(CONFIG, parameters, given)
     expected, _ = losses_of(parameters, LossOptions(), given)
@@ -256,7 +244,7 @@ def test_predictions_beside_what_is_right():
 
 
 def test_spans_lie_where_the_batch_says():
-    given, parameters = batch(), random_parameters(CONFIG)
+    given, parameters = batch_for(CONFIG, ROWS, LENGTH), random_parameters(CONFIG)
     places = np.zeros((ROWS, LENGTH), bool)
     places[:, 1] = True
     places[3] = False  # a window without any of the context

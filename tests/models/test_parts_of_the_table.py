@@ -2,7 +2,6 @@
 
 import importlib
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -10,18 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_models import batch_for, structure_of
-from train_steps import stepped
+from train_steps import program_of, stepped
 
 from jaxformer.checkpoints.restore import read_arrays
 from jaxformer.cli.main import main
 from jaxformer.config import load_config
-from jaxformer.distributed.sharding import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError
 from jaxformer.functional import Activation, Norm, Position
 from jaxformer.models import DecoderConfig
 from jaxformer.models.heads.base import LossFunction, LossOptions, class_loss
 from jaxformer.nn import MLP, FeedForwardConfig, Residual, Sublayer
-from jaxformer.training.step import TrainProgram
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 
@@ -133,7 +130,6 @@ def experiment(tmp_path_factory):
     return path
 
 
-@pytest.mark.more
 @pytest.mark.slow
 def test_every_parameter_that_a_part_declares_learns(experiment):
     config = load_config(str(experiment))
@@ -144,9 +140,7 @@ def test_every_parameter_that_a_part_declares_learns(experiment):
         assert {f"{place}.{name}" for name in ("gain", "bias", "alpha", "mix")} <= names.keys()
     assert names["transformer.inputs.position_table"].shape == (16, 32)
 
-    mesh = make_mesh(MeshConfig(2, 1, 2), jax.devices()[:4])
-    settings = replace(config.train, gradient_accumulation=2)
-    program = TrainProgram(config.model, config.optimizer, settings, mesh)
+    program = program_of(config.model, (2, 1, 2), config.optimizer, gradient_accumulation=2)
     before = jax.device_get(program.init(0).params)
     batch = batch_for(config.model, rows=8, length=20)
     batch = {name: batch[name] for name in config.model.batch_spec(8, {"inputs": 20})}
@@ -157,7 +151,6 @@ def test_every_parameter_that_a_part_declares_learns(experiment):
         assert moved > (0.05 if "table" in name else 0.9), name
 
 
-@pytest.mark.more
 @pytest.mark.slow
 def test_a_run_of_them_is_saved_restored_and_inspected(experiment, tmp_path, capsys):
     once, twice = str(tmp_path / "once"), str(tmp_path / "twice")

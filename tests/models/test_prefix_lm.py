@@ -1,7 +1,6 @@
 """Decoders whose first tokens see one another: prefix language models."""
 
 from dataclasses import replace
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,6 @@ from tiny_models import (
     each_scheme,
     gradients_of,
     influence,
-    logits_of,
     random_parameters,
     structure_of,
     tiny,
@@ -20,7 +18,7 @@ from tiny_models import (
 )
 
 from jaxformer.data import PrefixLM, TokenRow
-from jaxformer.functional import Learned, NoPosition, RoPE, T5Bias
+from jaxformer.functional import Learned
 
 pytestmark = pytest.mark.more
 
@@ -33,26 +31,14 @@ def seen(config, prefix):
     return np.asarray(influence(config, LENGTH, random_parameters(config), prefix=prefix))
 
 
-def assert_the_prefix_and_the_past_are_seen(config):
-    query, key = np.mgrid[:LENGTH, :LENGTH]
-    for prefix in (0, 1, 4, LENGTH):
-        allowed = (key <= query) | (key < prefix)
-        values = seen(config, prefix)
-        assert (values[allowed] > 0).all()
-        np.testing.assert_array_equal(values[~allowed], 0.0)
-
-
 @with_scheme
 @pytest.mark.quick("*learned", "*rope_half", "*t5")
 def test_a_token_depends_on_the_prefix_and_on_what_came_before(position):
-    assert_the_prefix_and_the_past_are_seen(tiny(position=position, num_layers=1))
-
-
-@pytest.mark.parametrize("position", [RoPE(), T5Bias(8, 12, bidirectional=False)])
-@pytest.mark.quick("position1")
-def test_blockwise_attention_sees_the_same(position):
-    config = tiny(position=position, num_layers=1, attention="blockwise")
-    assert_the_prefix_and_the_past_are_seen(config)
+    config = tiny(position=position, num_layers=1)
+    query, key = np.mgrid[:LENGTH, :LENGTH]
+    for prefix in (0, 1, 4, LENGTH):
+        allowed = (key <= query) | (key < prefix)
+        np.testing.assert_array_equal(seen(config, prefix) > 0, allowed)
 
 
 @pytest.mark.parametrize("attention", ["reference", "blockwise"])
@@ -61,28 +47,6 @@ def test_a_window_limits_the_past_alone(attention):
     query, key = np.mgrid[:LENGTH, :LENGTH]
     allowed = (query - 3 < key) & ((key <= query) | (key < 4))
     np.testing.assert_array_equal(seen(config, 4) > 0, allowed)
-
-
-def test_no_prefix_is_causal_and_a_whole_one_sees_everything():
-    config, inputs = tiny(), tokens(2, LENGTH)
-    parameters = random_parameters(config)
-    plain = logits_of(config, parameters, inputs)
-    for length in (0, 1):
-        prefix = jnp.full(2, length)
-        close(logits_of(config, parameters, inputs, prefix=prefix), plain)
-    # Where everything is prefix and nothing tells places apart, the order of tokens is nothing.
-    unordered = tiny(position=NoPosition())
-    run = partial(logits_of, unordered, parameters, prefix=jnp.full(2, LENGTH))
-    close(run(inputs[:, ::-1]), run(inputs)[:, ::-1])
-
-
-def test_each_row_has_a_prefix_of_its_own():
-    config, inputs, prefix = tiny(), tokens(4, LENGTH), jnp.array([0, 3, 5, LENGTH])
-    parameters = random_parameters(config)
-    together = logits_of(config, parameters, inputs, prefix=prefix)
-    for row in range(4):
-        alone = logits_of(config, parameters, inputs[row : row + 1], prefix=prefix[row : row + 1])
-        close(together[row], alone[0])
 
 
 def test_blockwise_attention_changes_nothing():
@@ -170,17 +134,3 @@ def test_the_loss_is_that_of_the_model_written_out():
             weight += weights[t]
     np.testing.assert_allclose(sums["language_model"].loss, total, rtol=2e-5)
     assert float(sums["language_model"].weight) == weight
-
-
-def test_no_prediction_that_counts_sees_its_answer():
-    """The token that place t predicts stands at t + 1; changing it changes no logit up to t."""
-    config, batch = tiny(position=RoPE(theta=100.0)), rows_of_the_objective(6)
-    parameters = random_parameters(config)
-    run = partial(logits_of, config, parameters, prefix=jnp.asarray(batch["prefix"]))
-    plain = run(batch["inputs"])
-    assert batch["weights"].sum() > 6
-    for t in range(LENGTH - 1):
-        counts = batch["weights"][:, t] > 0
-        changed = batch["inputs"].copy()
-        changed[:, t + 1] = (changed[:, t + 1] + 1) % 31
-        np.testing.assert_array_equal(run(changed)[counts, : t + 1], plain[counts, : t + 1])

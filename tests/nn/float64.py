@@ -11,9 +11,9 @@ def filled(module, seed=0):
     return jax.tree.map(lambda x: jnp.asarray(random.normal(0, 0.6, x.shape), jnp.float32), module)
 
 
-def stream(length, seed=1):
+def stream(length, seed=1, width=20):
     random = np.random.default_rng(seed)
-    return jnp.asarray(random.normal(size=(2, length, 20)), jnp.float32)
+    return jnp.asarray(random.normal(size=(2, length, width)), jnp.float32)
 
 
 def double(x):

@@ -241,7 +241,6 @@ def test_layers_are_numbered_as_they_are_applied():
     assert windowed == [False, True] * 2
 
 
-@pytest.mark.more
 def test_encoder_decoders_have_two_stacks():
     config = tiny_encoder_decoder(num_layers=2, num_decoder_layers=3)
     model, targets = model_of(config), tokens(2, 5, seed=1)
@@ -299,7 +298,6 @@ def test_sublayers_of_one_name_are_numbered():
     assert {"hook_mlp_out", "hook_mlp_2_out", "mlp_2.hook_pre", "hook_resid_mid_mlp"} <= set(cache)
 
 
-@pytest.mark.more
 def test_a_pass_with_a_cache_has_the_same_names():
     config = tiny(position=RoPE(theta=100.0))
     model, whole = model_of(config), recorded(config)[1]

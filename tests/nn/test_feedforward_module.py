@@ -40,9 +40,3 @@ def test_values(name, gated, bias):
     np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-5)
     # It has no dropout: the block has.
     np.testing.assert_array_equal(module(jnp.asarray(x), CONTEXT, jax.random.key(0)), actual)
-
-
-def test_positions_do_not_mix():
-    module, x = made(), jax.random.normal(jax.random.key(1), (2, 5, 20))
-    alone = jnp.concatenate([module(x[:, t : t + 1], CONTEXT, None) for t in range(5)], axis=1)
-    np.testing.assert_allclose(module(x, CONTEXT, None), alone, rtol=1e-5, atol=1e-5)

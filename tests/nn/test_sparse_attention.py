@@ -47,7 +47,6 @@ def influence(sublayer, context, x):
 # BigBird ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.more
 @BOTH
 def test_a_repeated_block_counts_as_if_its_keys_were_there_as_often(implementation):
     size, times = 5, 3

@@ -128,24 +128,6 @@ def test_a_scanned_program_does_not_grow_with_depth(shifts, remat):
     assert size(12, False) > 2 * size(4, False)
 
 
-def has_axes(x):
-    return isinstance(x, nnx.Variable)
-
-
-@each_group
-def test_parameters_have_a_leading_layers_axis(shifts):
-    stack = toys(shifts)
-    assert len(stack.group) == len(shifts)
-    single = dict(jax.tree_util.tree_leaves_with_path(Toy(KEY, 0).linear, is_leaf=has_axes))
-    for block in stack.group:
-        leaves = dict(jax.tree_util.tree_leaves_with_path(block.linear, is_leaf=has_axes))
-        assert leaves.keys() == single.keys()
-        for path, leaf in leaves.items():
-            alone = single[path]
-            assert leaf.shape == (L // len(shifts), *alone.shape)
-            assert leaf.get_metadata()["axes"] == ("layers", *alone.get_metadata()["axes"])
-
-
 @each_group
 def test_no_two_layers_start_alike(shifts):
     kernels = [np.asarray(block.linear.kernel[...]) for block in toys(shifts).group]

@@ -2,10 +2,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_models import structure_of, tiny
+from tiny_models import structure_of, tiny, tiny_encoder_decoder
 
 from jaxformer.functional import Learned
-from jaxformer.models import AbstractModel, EncoderDecoderConfig
 from jaxformer.optim import SGD, Constant
 from jaxformer.optim.scaling import depth_factors, scale_by_depth
 
@@ -30,11 +29,8 @@ def test_blocks_of_a_group_alternate_and_inputs_lie_below():
 
 
 def test_each_side_of_an_encoder_decoder_has_its_own_depth():
-    config = EncoderDecoderConfig(
-        vocab_size=7, num_layers=2, num_decoder_layers=3, model_dim=4, num_heads=2, mlp_dim=4
-    )
-    abstract_model = AbstractModel(config.build)
-    factors = depth_factors({n: s.shape for n, s in abstract_model.shapes.items()}, GAMMA)
+    config = tiny_encoder_decoder(num_layers=2, num_decoder_layers=3)
+    factors = depth_factors(shapes_of(config), GAMMA)
     scale = "{}.stack.group.0.norms.0.scale"
     np.testing.assert_allclose(factors[scale.format("encoder")].ravel(), GAMMA ** np.array([2, 1]))
     np.testing.assert_allclose(

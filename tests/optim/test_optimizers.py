@@ -57,8 +57,10 @@ def tree(seed, axes=AXES, dtype=jnp.float32):
 
 def train(optimizer, params, gradients, axes=AXES):
     """The parameters and the optimizer's state after an update for each gradient."""
-    transformation = optimizer.build(10, axes)
+    return updated(optimizer.build(10, axes), params, gradients)
 
+
+def updated(transformation, params, gradients):
     @jax.jit
     def step(params, state, gradient):
         updates, state = transformation.update(gradient, state, params)
@@ -158,12 +160,8 @@ def test_lamb_equals_that_of_optax_on_matrices_and_adamw_elsewhere():
     start, gradients = tree(0, axes), [tree(seed, axes) for seed in (1, 2, 3)]
     ours, _ = train(LAMB(RATE), start, gradients, axes)
     adamw, _ = train(AdamW(RATE, beta2=0.999, eps=1e-6), start, gradients, axes)
-    theirs = start
     reference = optax.lamb(1e-2, weight_decay=0.01, mask=decay_mask(axes))
-    state = reference.init(theirs)
-    for gradient in gradients:
-        updates, state = reference.update(gradient, state, theirs)
-        theirs = optax.apply_updates(theirs, updates)
+    theirs, _ = updated(reference, start, gradients)
     expected = {name: (theirs if name in matrices else adamw)[name] for name in axes}
     assert_close(ours, expected, rtol=1e-5, atol=1e-6)
 
@@ -189,12 +187,7 @@ def test_adafactor_equals_that_of_optax_where_there_are_no_stacks():
     axes = {"w": ("embed", "mlp"), "table": ("vocab", "vocab_embed"), "b": ("mlp",)}
     start, gradients = tree(0, axes), [tree(seed, axes) for seed in (1, 2, 3)]
     ours, state = train(Adafactor(RATE, min_dim_size_to_factor=8), start, gradients, axes)
-    theirs = start
-    reference = optax.adafactor(1e-2, min_dim_size_to_factor=8)
-    reference_state = reference.init(theirs)
-    for gradient in gradients:
-        updates, reference_state = reference.update(gradient, reference_state, theirs)
-        theirs = optax.apply_updates(theirs, updates)
+    theirs, _ = updated(optax.adafactor(1e-2, min_dim_size_to_factor=8), start, gradients)
     assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
     assert sum(x.size for x in jax.tree.leaves(state)) == 1 + (8 + 12) + (16 + 8) + 12 + 1
 
