@@ -10,7 +10,7 @@ import jax
 from jaxformer.checks import check_argument, check_field, check_fields
 from jaxformer.functional.activations import scope
 from jaxformer.functional.masks import Mask, Prefix, causal
-from jaxformer.models.flops import TokenFlops, attention_flops, block_products
+from jaxformer.models.flops import TokenFlops, attention_flops, block_products, width_products
 from jaxformer.models.heads.base import Batch, Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import LanguageModel
 from jaxformer.models.model import Model, TextModelConfig
@@ -68,6 +68,7 @@ class DecoderConfig(TextModelConfig):
         """Returns the FLOPs per token, excluding those of the encoder."""
         layers = self.num_layers
         products = block_products(self, self.block_sublayers, layers)
+        products += width_products(self, self.embedding_width)
         products += sum(head.products(self) for head in self.heads)
         attention = attention_flops(self, self.sublayers, layers, lengths["inputs"], causal=True)
         return TokenFlops(2 * products, *attention)

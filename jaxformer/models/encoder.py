@@ -14,7 +14,7 @@ from jaxformer.functional.masks import Mask, real_tokens
 from jaxformer.functional.norms import LayerNorm, Norm
 from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.schemes import Learned
-from jaxformer.models.flops import TokenFlops, attention_flops, block_products
+from jaxformer.models.flops import TokenFlops, attention_flops, block_products, width_products
 from jaxformer.models.heads.base import Head, ModelOutput, array, build_heads, pool
 from jaxformer.models.heads.vocabulary import MaskedLanguageModel
 from jaxformer.models.model import Model, TextModelConfig, check_default_embeddings
@@ -96,6 +96,7 @@ class EncoderConfig(TextModelConfig):
         blocks = self, self.sublayers, self.num_layers
         first = 0 if self.first_block is None else self.first_block.products(self)
         products = block_products(*blocks) + first + sum(head.products(self) for head in self.heads)
+        products += width_products(self, self.embedding_width)
         attention = attention_flops(*blocks, lengths["inputs"], causal=False)
         return TokenFlops(2 * products, *attention)
 

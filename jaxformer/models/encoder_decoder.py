@@ -12,7 +12,13 @@ from jaxformer.functional.masks import KeyPadding, Mask, Segments, causal
 from jaxformer.functional.positions.base import Position
 from jaxformer.functional.positions.schemes import T5Bias
 from jaxformer.models.decoder import GenerativeModel
-from jaxformer.models.flops import TokenFlops, attention_flops, block_products, vocabulary_products
+from jaxformer.models.flops import (
+    TokenFlops,
+    attention_flops,
+    block_products,
+    vocabulary_products,
+    width_products,
+)
 from jaxformer.models.heads.base import Batch, Head, array, build_heads
 from jaxformer.models.heads.vocabulary import LanguageModel
 from jaxformer.models.model import TextModelConfig, check_default_embeddings
@@ -147,6 +153,9 @@ class EncoderDecoderConfig(TextModelConfig):
         products = block_products(*blocks) + cross.encoder_products(self) * layers
         products += share * block_products(self, (*sublayers, cross), layers)
         products += share * vocabulary_products(self)
+        embedded = self if self.share_embeddings else self.encoder
+        products += width_products(self.encoder, embedded.embedding_width)
+        products += share * width_products(self.decoder, self.embedding_width)
         pairs = 2 * cross.products_per_pair(self) * layers * length * share
         encoder = attention_flops(*blocks, length, causal=False)
         targets = lengths["decoder_inputs"]

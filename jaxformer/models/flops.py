@@ -37,6 +37,14 @@ def block_products(
     return products
 
 
+def width_products(config: TransformerConfig, width: int) -> int:
+    """Returns the multiply-adds per token of projections from embeddings of a width to the residual
+    stream, and from the stream to the states that heads read, if these widths differ.
+    """
+    others = (width, config.output_width)
+    return sum(config.model_dim * other for other in others if other != config.model_dim)
+
+
 def vocabulary_products(config: TextConfig) -> int:
     """Returns the multiply-adds per token of the vocabulary logits."""
     return config.embedding_width * config.vocab_size

@@ -25,8 +25,9 @@ CONFIGS = {
     ),
     "scanned, parallel": tiny(scan_layers=True, residual=Parallel(), num_layers=3),
     "other widths": tiny(**WIDE),
+    "narrow embeddings": tiny(**{"embeddings.dim": 12, "embeddings.projection": "both"}),
 }
-TWO_STACKS = {"position": NoPosition(), "decoder_position": NoPosition(), "share_embeddings": False}
+TWO_STACKS = {"position": NoPosition(), "decoder_position": NoPosition()}
 each = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
 
 
@@ -73,7 +74,11 @@ def test_forward_products_are_exactly_those_of_the_formula(config):
     assert counted(forward, config) == flops.products + flops.attention
 
 
-@pytest.mark.parametrize("sizes", [{}, {"encoder_heads": 4, "encoder_mlp_dim": 9}], ids=str)
+@pytest.mark.parametrize(
+    "sizes",
+    [{}, {"encoder_heads": 4, "encoder_mlp_dim": 9}, {"share_embeddings": False}],
+    ids=str,
+)
 def test_each_stack_counts_by_its_tokens_and_widths(sizes):
     config = tiny_encoder_decoder(**TWO_STACKS, **WIDE, encoder_dim=12, **sizes)
     flops = config.flops({"inputs": 10, "decoder_inputs": 5})
