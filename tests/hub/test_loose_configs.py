@@ -24,6 +24,7 @@ IGNORED = {
     "qwen2_dual_chunk": {"dual_chunk_attention_config"},
     "roberta_squad2": {"language", "name"},
     "smollm2": {"is_llama_config"},
+    "t5gemma-9b-2b": set(),
 }
 
 
