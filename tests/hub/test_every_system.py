@@ -9,7 +9,7 @@ import pytest
 from saved_folders import save_tiny
 
 from jaxformer.hub.checkpoint import read_checkpoint
-from jaxformer.hub.describe import describe
+from jaxformer.hub.describe import config_values, describe
 from jaxformer.hub.fields import resolved
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.parity.compare import differences
@@ -42,6 +42,14 @@ def test_equal_in_transformers_and_no_worse_than_documented(format, architecture
     assert set(row.missing) <= set(documented.missing), row
     # Another machine's kernels round otherwise.
     assert row.bfloat16 is None or row.bfloat16 <= 2 * documented.bfloat16, row
+    # As after training, when only our configuration and the old file are left.
+    model = load(tmp_path / "transformers")
+    given = model.checkpoint.hf_config.given
+    again = describe(model.config, FORMATS.values(), given)
+    assert again.architecture.name == architecture.name
+    # The description of CLIP's image classifier lacks what its tower's file says of projections.
+    if architecture.name != "CLIPForImageClassification":
+        assert config_values(again) == config_values(model.checkpoint) == given
 
 
 def test_the_table_has_every_class():
