@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 from engine_exports import exported, receipt_of
-from tiny_models import random_model, tiny
 
 from jaxformer.engines.compressed_tensors import is_kernel, packed
-from jaxformer.engines.export import export_model
 from jaxformer.errors import ConfigError
 from jaxformer.pretrained.auto import load
 
@@ -39,16 +37,6 @@ def test_kernels_of_layers_alone():
     assert not is_kernel("model.embed_tokens.weight", (8, 4))
     assert not is_kernel("model.layers.0.input_layernorm.weight", (8,))
     assert not is_kernel("lm_head.weight", (8, 4))
-
-
-def test_inputs_that_groups_do_not_divide(tmp_path):
-    model = random_model(tiny(vocab_size=64, model_dim=48, num_heads=4, mlp_dim=64))
-    options = {"format": "compressed-tensors", "source": "here"}
-    with pytest.raises(ConfigError, match="48 inputs: must be a multiple of 32"):
-        export_model(model, tmp_path / "out", quantise="int4", **options)
-    with pytest.raises(ConfigError, match="int8 or int4"):
-        export_model(model, tmp_path / "out", quantise=None, **options)
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.torch

@@ -6,34 +6,11 @@ import numpy as np
 import pytest
 from engine_exports import exported
 from saved_folders import save_tiny
-from tiny_models import random_model, tiny
 
 from jaxformer.cli import main as cli
-from jaxformer.engines.export import export_model
 from jaxformer.engines.onnx import DECODER, ENCODER, FILE, WITH_PAST
-from jaxformer.engines.text_models import check_text_model, keeps_cache, text_inputs
-from jaxformer.errors import ConfigError
-from jaxformer.functional import ALiBi
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.outputs import forward
-
-
-def test_bfloat16_is_refused_before_anything_is_written(tmp_path):
-    config = tiny(vocab_size=64)
-    model = random_model(config)
-    check_text_model(model, "--format onnx")
-    assert keeps_cache(config)
-    assert text_inputs(config) == ("input_ids", "attention_mask")
-    with pytest.raises(ConfigError, match="--dtype bfloat16: must be float32 or float16"):
-        export_model(model, tmp_path / "out", format="onnx", source="here", dtype="bfloat16")
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_model_that_transformers_lacks_is_refused_before_anything_is_written(tmp_path):
-    model = random_model(tiny(vocab_size=64, position=ALiBi()))
-    with pytest.raises(ConfigError, match="formats that can hold it: stablehlo, hf with"):
-        export_model(model, tmp_path / "out", format="onnx", source="here")
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.torch

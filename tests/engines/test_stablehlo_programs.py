@@ -7,9 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from engine_exports import exported as export_of
-from engine_exports import receipt_of
-from tiny_models import random_model, tiny, tiny_encoder, tiny_encoder_decoder, tiny_vision
+from tiny_models import random_model, tiny, tiny_encoder, tiny_encoder_decoder
 
 from jaxformer.engines.base import Prompt
 from jaxformer.engines.export import export_model
@@ -19,7 +17,7 @@ from jaxformer.engines.stablehlo.format import JAXEngine
 from jaxformer.engines.stablehlo.iree import IREEEngine
 from jaxformer.engines.stablehlo.programs import capacity, programs_of
 from jaxformer.engines.text_models import keeps_cache
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import DataError
 from jaxformer.functional import T5Bias
 from jaxformer.pretrained.outputs import forward
 
@@ -82,9 +80,21 @@ def test_an_encoder_decoder_keeps_what_it_has_read():
 
 
 @pytest.mark.more
-def test_the_bias_of_t5_needs_no_number_of_rows():
-    model = random_model(tiny(vocab_size=64, num_layers=1, position=T5Bias(bidirectional=False)))
-    assert set(programs_of(model)) == {"forward", "prefill", "decode"}
+@pytest.mark.parametrize(
+    ("config", "names"),
+    [
+        # A bias that needs no number of rows.
+        (
+            tiny(vocab_size=64, num_layers=1, position=T5Bias(bidirectional=False)),
+            {"forward", "prefill", "decode"},
+        ),
+        (tiny_encoder(attention="reference"), {"forward"}),
+    ],
+    ids=["decoder", "encoder"],
+)
+def test_only_models_that_keep_a_cache_have_steps(config, names):
+    assert set(programs_of(random_model(config))) == names
+    assert keeps_cache(config) == ("decode" in names)
 
 
 @pytest.mark.more
@@ -111,20 +121,6 @@ def test_weights_of_two_bytes_are_read_again(tmp_path):
 
 
 @pytest.mark.more
-def test_an_encoder_has_one_program():
-    model = random_model(tiny_encoder(attention="reference"))
-    assert not keeps_cache(model.config)
-    assert set(programs_of(model)) == {"forward"}
-
-
-def test_a_model_of_images_is_refused(tmp_path):
-    model = random_model(tiny_vision())
-    with pytest.raises(ConfigError, match="a model of texts"):
-        export_model(model, tmp_path / "out", format="stablehlo", source="here")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.more
 def test_a_process_that_knows_no_jaxformer(exported):
     model, out = exported
     found = JAXEngine().load(out, {}).outputs(Prompt((5, 9, 2)))
@@ -145,13 +141,3 @@ def test_iree_compiles_the_same_programs(exported):
     prompt = Prompt((5, 9, 2))
     np.testing.assert_allclose(loaded.outputs(prompt), reference.outputs(prompt), atol=2e-5)
     assert loaded.greedy(prompt, 8) == reference.greedy(prompt, 8)
-
-
-@pytest.mark.torch
-@pytest.mark.quick("bart")
-@pytest.mark.parametrize("kind", ["gpt2", "gemma2", "bert", "t5", "bart", "whisper"])
-def test_systems_in_jax_alone(kind, tmp_path):
-    shallow = {"encoder_layers": 1, "decoder_layers": 1} if kind == "bart" else {}
-    receipt = receipt_of(export_of(kind, tmp_path, "stablehlo", **shallow)[1], "jax")
-    assert not receipt.problems
-    assert receipt.max_difference <= 2e-5 * max(1, receipt.largest)

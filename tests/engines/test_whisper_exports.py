@@ -13,7 +13,7 @@ from jaxformer.cli import main as cli
 from jaxformer.data.tasks.images.pixels import PREPROCESSOR
 from jaxformer.engines.converter_input import save_for_converter
 from jaxformer.engines.ctranslate2 import CTranslate2Engine
-from jaxformer.engines.export import description_of, engines_for, export_model, verify_export
+from jaxformer.engines.export import description_of, export_model, verify_export
 from jaxformer.engines.speech import SpeechReference, first_tokens
 from jaxformer.engines.tiny import PLAIN, save_plain
 from jaxformer.engines.transformers import TransformersEngine
@@ -229,9 +229,3 @@ def test_other_formats_name_those_that_hold_whisper(format, tmp_path, monkeypatc
     monkeypatch.setattr("jaxformer.engines.ctranslate2.check_names", lambda *arguments: None)
     assert refused(model, tmp_path, format).endswith("hold it: hf, ctranslate2, onnx, stablehlo")
     assert "CompositeConfig" in refused(model, tmp_path, "custom-code")
-
-
-def test_an_engine_without_speech_is_refused(tmp_path):
-    whisper_without_names(tmp_path / "hf")
-    with pytest.raises(ConfigError, match="--engines mlx: must be left out"):
-        engines_for(tmp_path / "hf", ["mlx"])

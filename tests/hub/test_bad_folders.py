@@ -1,16 +1,23 @@
-"""Folders and configurations that cannot be read: one clear message."""
+"""Folders and configurations that cannot be read, by chance or on purpose: one clear message."""
 
 import os
 import shutil
+import time
 
 import pytest
-from saved_folders import change_settings, copy_of
+from hostile_folders import spoil
+from saved_folders import change_settings, copy_of, save_tiny
 
-from jaxformer.errors import ConfigError
+from jaxformer.data.tokenizers.prompts import read_prompt_encoder
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.checkpoint import read_checkpoint
 from jaxformer.hub.hf_config import HFConfig
+from jaxformer.io.model_files import GENERATION, read_object, side_files
 from jaxformer.parity.tiny import TINY
+from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.import_run import import_folder
+from jaxformer.pretrained.reader import open_folder
+from jaxformer.pretrained.writing import save
 from jaxformer.zoo import FORMATS
 
 pytestmark = pytest.mark.torch
@@ -152,3 +159,51 @@ def test_strange_values_are_read_or_refused_by_name(kind):
             else:
                 continue
             assert message.startswith("config.json: ") or f"{field} = {strange!r}" in message
+
+
+TRIED, PARTS = 150, 30
+SECONDS = 5.0
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """One folder with one file of tensors, and one with several."""
+    whole = save_tiny("llama", tmp_path_factory.mktemp("models") / "llama")
+    save(load(whole), whole.with_name("shards"), max_shard_bytes=60_000)
+    return whole, whole.with_name("shards")
+
+
+def described(folder):
+    """All that is understood of a folder before the model runs."""
+    side_files(folder)
+    opened = open_folder(folder)
+    encoder = read_prompt_encoder(folder)
+    encoder.plain("the dog runs")
+    read_object(folder, GENERATION)
+    return opened.checkpoint.config
+
+
+def problem(source, folder, expected):
+    """What is wrong with how a spoiled copy is answered; None if nothing is."""
+    started = time.process_time()
+    try:
+        found = described(folder)
+    except (ConfigError, DataError) as error:
+        named = str(folder) in str(error) and len(str(error)) < 2000
+        wrong = None if named else f"not one sentence that names the file: {error}"
+    except BaseException as error:
+        return repr(error)
+    else:
+        same = (folder / "config.json").read_bytes() == (source / "config.json").read_bytes()
+        wrong = f"another configuration: {found}" if same and found != expected else None
+    return wrong if time.process_time() - started < SECONDS else "too slow"
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.quick("6")
+def test_spoiled_folders_are_refused_in_one_sentence(part, sources, tmp_path):
+    expected = {source: described(source) for source in sources}
+    for seed in range(part, TRIED, PARTS):
+        source, folder = sources[seed % 3 == 0], tmp_path / str(seed)
+        done = spoil(source, folder, seed)
+        assert problem(source, folder, expected[source]) is None, done

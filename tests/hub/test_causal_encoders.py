@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 from saved_folders import save_tiny
-from variants import check_variant
 
 import jaxformer
 from jaxformer.errors import ConfigError, DataError
@@ -29,24 +28,14 @@ def read(**values):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.slow
-def test_gradients_are_those_of_transformers(kind, tmp_path):
-    check_variant(tmp_path, kind, {}, KINDS[kind], padding="left")
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.quick("roberta")
-def test_the_configuration_survives_the_way_back(kind, tmp_path):
-    ours = jaxformer.load(save_tiny(kind, tmp_path / "theirs", KINDS[kind]))
+def test_a_model_of_ours_has_the_class(kind, tmp_path):
+    ours = jaxformer.load(save_tiny(kind, tmp_path, KINDS[kind]))
     again = describe(
         ours.config, [FORMATS[kind]], {"pad_token_id": ours.config.embeddings.padding_id}
     )
     assert again.architecture == ours.checkpoint.architecture
     assert again.hf_config.values["is_decoder"] is True
-    save(ours, tmp_path / "ours")
-    before, after = (tmp_path / name / "config.json" for name in ("theirs", "ours"))
-    assert before.read_bytes() == after.read_bytes()
 
 
 @pytest.mark.torch

@@ -1,18 +1,15 @@
-"""Decoders with experts against transformers: the balancing loss, generation, and files."""
-
-import json
+"""Decoders with experts against transformers: balancing losses, texts, files, and DeepSeek."""
 
 import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from saved_folders import assert_same_parameters, change_settings, save_tiny
-from variants import models
+from saved_folders import assert_same_parameters, change_settings, change_tensors, save_tiny
+from variants import check_greedy_tokens, check_outputs, check_variant, models
 
 import jaxformer
 from jaxformer.functional.losses.terms import collect_terms, with_products
 from jaxformer.hub.weights.weight_file import tensors_of
-from jaxformer.parity.compare import differences
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained.auto import load
 
@@ -94,22 +91,46 @@ def test_files_with_all_experts_in_one_tensor(kind, tmp_path):
     assert tensors.keys() == saved.keys()
 
 
-@pytest.mark.parametrize("kind", ["qwen2_moe", "qwen3_moe"])
-def test_the_first_layers_may_be_dense(kind, tmp_path):
-    changes = {"num_hidden_layers": 3, "mlp_only_layers": [0]}
-    ours, theirs = models(save_tiny(kind, tmp_path / "model", **changes))
-    assert ours.config.feed_forward.dense_layers == 1
-    inputs = example_inputs(ours.checkpoint, "left")
-    expected = {"logits": theirs.forward(inputs).logits.detach().numpy()}
-    actual = {"logits": jaxformer.forward(ours, inputs)["logits"]}
-    assert max(differences(actual, expected, inputs).values()) <= TOLERANCE
-    jaxformer.save(ours, tmp_path / "again")
-    tensors, saved = (load_file(tmp_path / n / "model.safetensors") for n in ("model", "again"))
-    assert tensors.keys() == saved.keys()
-    assert json.loads((tmp_path / "again" / "config.json").read_text())["mlp_only_layers"] == [0]
-
-
 def test_noise_of_routers_is_left_out_with_a_warning(tmp_path):
     save_tiny("mixtral", tmp_path, router_jitter_noise=0.1)
     with pytest.warns(UserWarning, match="router_jitter_noise = 0.1"):
         load(tmp_path)
+
+
+SECOND = {
+    "V2": {"q_lora_rank": 20, "attention_bias": False, "num_hidden_layers": 2},
+    "V2-Lite": {"topk_method": "greedy", "n_group": 1, "topk_group": 1},
+    "greedy ignores groups": {"topk_method": "greedy", "first_k_dense_replace": 0},
+    "plain": {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},
+}
+THIRD = {
+    "published": {"attention_bias": False, "num_hidden_layers": 2},
+    "one query projection": {"q_lora_rank": None},
+    "halves": {"rope_interleave": False, "rope_parameters": {"rope_type": "default"}},
+    "no dense layer": {"first_k_dense_replace": 0, "norm_topk_prob": False},
+    "dense layers alone": {"first_k_dense_replace": 3},
+}
+
+
+@pytest.mark.quick("V2")
+@pytest.mark.parametrize("changes", SECOND.values(), ids=SECOND)
+def test_logits_gradients_and_texts_of_deepseek_v2(changes, tmp_path):
+    check_variant(tmp_path, "deepseek_v2", changes)
+    check_greedy_tokens(*models(tmp_path))
+
+
+@pytest.mark.parametrize("changes", THIRD.values(), ids=THIRD)
+@pytest.mark.quick("published")
+def test_logits_and_texts_of_deepseek_v3(changes, tmp_path):
+    save_tiny("deepseek_v3", tmp_path, **changes)
+    random = np.random.default_rng(0)
+
+    def with_biases_of_the_router(tensors):
+        for name in tensors:
+            if name.endswith("e_score_correction_bias"):
+                tensors[name] = random.normal(0, 0.3, tensors[name].shape).astype(np.float32)
+
+    change_tensors(tmp_path, with_biases_of_the_router)
+    ours, theirs = models(tmp_path)
+    check_outputs(ours, theirs, example_inputs(ours.checkpoint, "left"))
+    check_greedy_tokens(ours, theirs)

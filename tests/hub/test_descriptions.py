@@ -4,6 +4,8 @@ import json
 from dataclasses import replace
 from functools import partial
 
+import jax
+import numpy as np
 import pytest
 from saved_folders import save_tiny
 
@@ -23,6 +25,8 @@ from jaxformer.hub.fields import (
     write_activation,
 )
 from jaxformer.hub.hf_config import HFConfig
+from jaxformer.hub.steps import forward
+from jaxformer.hub.tasks.classes import Task
 from jaxformer.io.model_files import SIDE_FILES, copy_side_files
 from jaxformer.models import (
     Classification,
@@ -155,3 +159,21 @@ def test_a_capacity_of_experts_is_left_out_with_a_warning(tmp_path, caplog):
     config = model.config.with_fields(**{"feed_forward.capacity": 2.0})
     jaxformer.save(replace(model, config=config), tmp_path / "ours")
     assert "capacity = 2" in caplog.text
+
+
+class FirstStateTask(Task):
+    """A task of a user's code."""
+
+    def outputs(self, model, states, inputs, hf_config):
+        return {"first": states.hidden[:, 0]}
+
+
+def test_a_task_of_ones_own_needs_no_key(tmp_path):
+    model = jaxformer.load(save_tiny("bert", tmp_path))
+    architecture = replace(model.checkpoint.architecture, task=FirstStateTask())
+    checkpoint = replace(model.checkpoint, architecture=architecture)
+    for key in (None, jax.random.key(0)):
+        found = forward(
+            model.model, checkpoint, {"input_ids": np.arange(12).reshape(2, 6)}, key=key
+        )
+        np.testing.assert_array_equal(found["first"], found["last_hidden_state"][:, 0])

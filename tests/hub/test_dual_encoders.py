@@ -1,10 +1,10 @@
-"""Whole CLIP and SigLIP models and vision-text dual encoders: files of all ages, and bad input."""
+"""CLIP, SigLIP and other dual encoders, with their towers and image classifiers."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 from saved_folders import change_settings, save_tiny
 from variants import check_outputs, models
 
@@ -14,16 +14,18 @@ from jaxformer.hub.describe import describe
 from jaxformer.hub.families import PATCHES
 from jaxformer.hub.hf_config import HFConfig
 from jaxformer.hub.parts import PartsMap
+from jaxformer.hub.tasks.classes import end_positions
 from jaxformer.hub.tasks.dual_encoders import ContrastiveTask
+from jaxformer.models import DualEncoderConfig
 from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained import outputs as pretrained
 from jaxformer.pretrained.auto import load
-from jaxformer.zoo import FORMATS
+from jaxformer.zoo import FORMATS, SYSTEMS
 
 pytestmark = pytest.mark.torch
 
-ANY = "vision-text-dual-encoder"
+ANY, HEAD = "vision-text-dual-encoder", "ForImageClassification"
 TOWERS = [
     ("roberta", "clip_vision_model"),
     ("bert", "deit"),
@@ -98,13 +100,80 @@ def test_a_changed_part_is_written_in_its_section(tmp_path):
     assert found["vision_config"] == values["vision_config"]
 
 
-def test_a_missing_tensor_is_named(tmp_path):
-    folder = save_tiny("clip", tmp_path)
-    tensors = load_file(folder / "model.safetensors")
-    del tensors["logit_scale"]
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(DataError, match="logit_scale is missing"):
+def test_a_model_of_ours_becomes_one(tmp_path):
+    model = load(save_tiny("siglip", tmp_path, HEAD))
+    config = replace(model.config, norm=replace(model.config.norm, eps=1e-4))
+    described = describe(config, FORMATS.values(), {"model_type": "siglip"})
+    assert described.architecture.name == "SiglipForImageClassification"
+    assert described.hf_config.values["vision_config"]["layer_norm_eps"] == 1e-4
+    assert described.config == config
+
+
+def test_the_whole_model_stays_two_towers(tmp_path):
+    folder = save_tiny("siglip", tmp_path)
+    assert isinstance(load(folder).config, DualEncoderConfig)
+    change_settings(folder, architectures=["SiglipForMasks"])
+    with pytest.raises(ConfigError, match=r"must be one of .*SiglipForImageClassification"):
         load(folder)
-    change_settings(folder, architectures=["CLIPTowers"])
-    with pytest.raises(ConfigError, match="CLIPModel"):
+
+
+def test_what_describes_the_tower_is_checked(tmp_path):
+    folder = save_tiny("siglip", tmp_path, HEAD)
+    model = load(folder)
+    tower = model.checkpoint.hf_config.values["vision_config"]
+    change_settings(folder, vision_config=tower | {"window_size": 3})
+    with pytest.raises(ConfigError, match=r"vision_config\.window_size = 3"):
+        load(folder, strict=True)
+    change_settings(folder, vision_config=tower | {"hidden_act": "mish"})
+    with pytest.raises(ConfigError, match=r"vision_config: hidden_act = 'mish'"):
         load(folder)
+    np.testing.assert_equal(model.config.num_tokens, 9)
+
+
+@pytest.mark.parametrize(("end", "places"), [(7, [2, 0]), (2, [1, 3])])
+def test_a_text_ends_at_its_first_end_token_or_at_the_largest_id(end, places):
+    ids = np.array([[3, 9, 7, 7, 2], [5, 4, 2, 8, 1]])
+    found = end_positions(ids, HFConfig({"eos_token_id": end}))
+    np.testing.assert_array_equal(np.argmax(found, axis=1), places)
+    assert (np.sum(found, axis=1) == 1).all()
+
+
+@pytest.mark.parametrize("head", ["WithProjection", "TextModel"])
+@pytest.mark.quick("TextModel")
+def test_files_with_the_wrong_end_token_pool_the_largest_id(head, tmp_path):
+    ours, theirs = models(save_tiny("clip_text_model", tmp_path, head, eos_token_id=2))
+    ids = np.array([[3, 9, 130, 2, 130, 7], [2, 40, 41, 7, 6, 5]])
+    mask = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    check_outputs(ours, theirs, inputs)
+    if head == "TextModel":
+        found = pretrained.forward(ours, inputs)
+        np.testing.assert_allclose(
+            found["pooler_output"], found["last_hidden_state"][[0, 1], [2, 2]], rtol=1e-5, atol=1e-5
+        )
+
+
+def test_a_text_without_an_end_pools_its_first_place(tmp_path):
+    ours, theirs = models(save_tiny("clip_text_model", tmp_path, "TextModel"))
+    check_outputs(ours, theirs, {"input_ids": np.array([[3, 9, 8], [9, 4, 4]])})
+
+
+@pytest.mark.parametrize(
+    ("name", "model_type"),
+    [
+        ("clip-vit-base-patch32", "clip"),
+        ("siglip-base-patch16-224", "siglip"),
+        ("clip-vit-base-patch32-text", "clip_text_model"),
+        ("clip-vit-base-patch32-vision", "clip_vision_model"),
+        ("siglip-base-patch16-224-text", "siglip_text_model"),
+        ("siglip-base-patch16-224-vision", "siglip_vision_model"),
+        ("siglip2-base-patch16-naflex-vision", "siglip2_vision_model"),
+    ],
+)
+def test_systems_of_the_zoo_are_what_an_empty_file_says(name, model_type):
+    config = SYSTEMS[name].config
+    checkpoint = describe(config, FORMATS.values())
+    assert checkpoint.model_format.model_type == model_type
+    assert json.loads(json.dumps(checkpoint.hf_config.values)) == checkpoint.hf_config.values
+    empty = read_checkpoint(HFConfig({"model_type": model_type}), FORMATS).config
+    assert empty == config

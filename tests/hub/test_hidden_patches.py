@@ -1,4 +1,4 @@
-"""The classes that predict hidden patches equal transformers, and learn."""
+"""The classes that predict hidden patches, and ViT-MAE, equal transformers, and learn."""
 
 from dataclasses import replace
 
@@ -9,31 +9,27 @@ import pytest
 from saved_folders import save_tiny
 from tiny_models import random_parameters, structure_of, tiny_vision
 from transfers import transfer
-from variants import check_files, check_variant
+from variants import check_outputs, models
 
-from jaxformer.errors import ArgumentError, DataError
+from jaxformer.errors import ArgumentError, ConfigError, DataError
 from jaxformer.hub.describe import describe
 from jaxformer.hub.tasks.images import MaskedPixelsTask, VisualTokensTask
-from jaxformer.models import LossOptions, MaskedPixels, VisualTokens
+from jaxformer.models import (
+    AbstractModel,
+    LossOptions,
+    MaskedAutoencoder,
+    MaskedPixels,
+    VisualTokens,
+)
 from jaxformer.parity.examples import example_inputs
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.outputs import forward
-from jaxformer.pretrained.writing import save
 from jaxformer.training.loss import check_batch
 from jaxformer.training.transfer.fields import model_for
 from jaxformer.zoo import FORMATS
 
-pytestmark = pytest.mark.more
-
 torch_only = pytest.mark.torch
 HEAD = "ForMaskedImageModeling"
-
-
-@torch_only
-@pytest.mark.parametrize("kind", ["vit", "deit", "beit"])
-@pytest.mark.quick("vit")
-def test_losses_and_gradients_equal_those_of_transformers(kind, tmp_path):
-    check_variant(tmp_path, kind, {}, HEAD)
 
 
 @torch_only
@@ -85,25 +81,6 @@ def test_what_a_file_cannot_have_is_refused(tmp_path):
     model = load(save_tiny("vit", tmp_path, HEAD, encoder_stride=2))
     with pytest.raises(DataError, match=r"encoder_stride = 2 must be the size of the patches"):
         forward(model, example_inputs(model.checkpoint))
-
-
-@torch_only
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"use_mean_pooling": False, "use_mask_token": False},
-        {"layer_scale_init_value": 0.0, "use_absolute_position_embeddings": True},
-        {"use_relative_position_bias": False, "use_shared_relative_position_bias": True},
-        {"use_relative_position_bias": False, "hidden_act": "relu"},
-    ],
-    ids=str,
-)
-@pytest.mark.more
-@pytest.mark.quick("{'use_mean_pooling': False, 'use_mask_token': False}")
-def test_variants_of_beit(changes, tmp_path):
-    model = check_variant(tmp_path / "theirs", "beit", changes)
-    save(model, tmp_path / "ours")
-    check_files(tmp_path / "ours", tmp_path / "theirs")
 
 
 # Training ----------------------------------------------------------------------------------------
@@ -166,6 +143,7 @@ def test_what_is_seen_has_no_loss():
         assert float(once.weight) == batch["masked"].sum()
 
 
+@pytest.mark.more
 def test_batches_that_do_not_fit_are_refused():
     config = replace(PIXELS, heads=(MaskedPixels(stride=4),))
     batch = batch_of(config)
@@ -193,7 +171,6 @@ def test_a_model_of_ours_has_a_class_there(tmp_path):
 
 
 @torch_only
-@pytest.mark.more
 def test_its_body_starts_a_classifier_and_a_classifier_s_starts_it(tmp_path):
     """The token for hidden patches comes and goes with the head that predicts them."""
     folder = save_tiny("vit", tmp_path / "hidden", HEAD)
@@ -207,3 +184,56 @@ def test_its_body_starts_a_classifier_and_a_classifier_s_starts_it(tmp_path):
         assert parameters.keys() == structure_of(model).shapes.keys()
         others = {name for name in (*report.new, *report.left) if not name.startswith("heads.")}
         assert others == {"mask_token"}
+
+
+@torch_only
+def test_all_patches_are_read_in_any_order(tmp_path):
+    ours, theirs = models(save_tiny("vit_mae", tmp_path, "Model", mask_ratio=0.0))
+    inputs = example_inputs(ours.checkpoint)
+    check_outputs(ours, theirs, inputs)
+    order = np.argsort(inputs["noise"], axis=1)
+    shuffled = forward(ours, inputs)["last_hidden_state"]
+    plain = forward(ours, {"pixel_values": inputs["pixel_values"]})["last_hidden_state"]
+    moved = np.take_along_axis(plain[:, 1:], order[..., None], axis=1)
+    np.testing.assert_allclose(shuffled[:, 1:], moved, rtol=1e-5, atol=1e-5)
+
+
+@torch_only
+def test_the_loss_in_training_is_that_of_transformers(tmp_path):
+    ours, theirs = models(save_tiny("vit_mae", tmp_path))
+    inputs = example_inputs(ours.checkpoint)
+    wanted = theirs.outputs(inputs)
+    images = jnp.asarray(inputs["pixel_values"]).transpose(0, 2, 3, 1)
+    batch = {"images": images, "masked": jnp.asarray(wanted["mask"] > 0)}
+    model = AbstractModel(ours.config.build).module(ours.parameters)
+    sums = jax.jit(model.loss)(batch)[1]["reconstruction"]
+    np.testing.assert_allclose(sums.loss / sums.weight, wanted["loss"], rtol=2e-5)
+
+
+@torch_only
+def test_inputs_that_cannot_be_read_are_refused(tmp_path):
+    model = load(save_tiny("vit_mae", tmp_path))
+    pixels = {"pixel_values": example_inputs(model.checkpoint)["pixel_values"]}
+    for others, message in (
+        ({}, "noise is missing"),
+        ({"noise": np.zeros((3, 8), np.float32)}, "noise has shape"),
+        ({"bool_masked_pos": np.zeros((3, 9), bool)}, "bool_masked_pos"),
+    ):
+        with pytest.raises(DataError, match=message):
+            forward(model, pixels | others)
+    assert "noise" not in forward(load(tmp_path, mask_ratio=0.0), pixels)
+
+
+def test_a_model_of_our_own_has_such_a_head():
+    head = MaskedAutoencoder(num_layers=1, model_dim=8, num_heads=2, mlp_dim=12)
+    config = tiny_vision(heads=(head,), mask_ratio=0.5)
+    assert any("reconstruction.transformer" in name for name in structure_of(config).shapes)
+    spec = config.batch_spec(2, {})
+    assert spec["masked"].shape == (2, config.num_patches)
+    check_batch(config, {name: jnp.zeros(x.shape, x.dtype) for name, x in spec.items()})
+    assert config.num_read == config.num_patches // 2
+    all_read = replace(config, mask_ratio=None)
+    assert config.flops({}).products < all_read.flops({}).products
+    for ratio in (1.0, -0.1):
+        with pytest.raises(ConfigError, match="mask_ratio"):
+            replace(config, mask_ratio=ratio)

@@ -14,6 +14,8 @@ from jaxformer.hub.checkpoint import warn_once
 from jaxformer.parity.compare import beyond_rounding, errors, gradient_errors
 from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.reference import Reference
+from jaxformer.parity.tiny import TINY
+from jaxformer.parity.tiny_images import TEXT as TINY_TEXT
 from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.outputs import forward, gradients
 from jaxformer.pretrained.writing import save
@@ -22,33 +24,14 @@ from jaxformer.zoo.text_parts import TEXT_PARTS
 
 pytestmark = pytest.mark.torch
 
-TEXT = {
-    "vocab_size": 131,
-    "hidden_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "intermediate_size": 56,
-    "max_position_embeddings": 40,
-    "bos_token_id": 3,
-    "eos_token_id": 4,
-    "pad_token_id": 5,
-}
+TEXT = TINY_TEXT | {"num_key_value_heads": 2, "max_position_embeddings": 40}
+TEXT |= {"bos_token_id": 3, "eos_token_id": 4, "pad_token_id": 5}
 VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 24, "num_heads": 2, "patch_size": 2}
 VISION |= {"out_hidden_size": 48}
 WHOLE = {
     "gemma3": {
-        "text_config": TEXT
-        | {
-            "head_dim": 12,
-            "sliding_window": 4,
-            "query_pre_attn_scalar": 20,
-            "layer_types": ["sliding_attention", "full_attention"],
-            "rope_parameters": {
-                "sliding_attention": {"rope_type": "default", "rope_theta": 30.0},
-                "full_attention": {"rope_type": "linear", "rope_theta": 200.0, "factor": 3.0},
-            },
-        },
+        # The whole does not cap its logits.
+        "text_config": TINY["gemma3_text"] | {"final_logit_softcapping": None},
         "vision_config": {
             "hidden_size": 16,
             "intermediate_size": 24,

@@ -4,23 +4,35 @@ import itertools
 import json
 from dataclasses import replace
 
-import evaluated_runs
 import jax
 import numpy as np
 import pytest
-from tiny_models import tiny, tiny_encoder
+from tiny_models import tiny, tiny_encoder, tiny_vision
 
 import jaxformer
+from jaxformer.checkpoints.checkpointer import Checkpointer
+from jaxformer.checkpoints.run_dir import open_run_folder
 from jaxformer.config import Config
 from jaxformer.data import TrainTokenizer
 from jaxformer.data.files.record import Record
 from jaxformer.data.files.tables import read_records
 from jaxformer.data.labels import Number
-from jaxformer.data.tasks import ColumnFile, LabelledText, SpanText, TaggedText
-from jaxformer.errors import ArgumentError
+from jaxformer.data.tasks import (
+    ColumnFile,
+    ImageFolder,
+    Images,
+    LabelledText,
+    SpanText,
+    TaggedText,
+)
+from jaxformer.distributed import MeshConfig, make_mesh
+from jaxformer.errors import ArgumentError, DataError
 from jaxformer.functional import Learned
+from jaxformer.io.serialization import to_json
 from jaxformer.models import Classification, Regression, Span, TokenClassification
 from jaxformer.pretrained.prediction.api import PredictionConfig, open_predictor
+from jaxformer.training.evaluation.evaluate import Evaluator
+from jaxformer.training.step import TrainProgram
 
 pytestmark = pytest.mark.more
 
@@ -30,19 +42,25 @@ WORDS = ("lake", "a boat", "Zürich sells", "the red theorem", "10:45", "nobody"
 
 
 def measured(folder, config, seed=0):
-    """A run with random parameters; returns what evaluation predicts for its validation rows."""
-    random = np.random.default_rng(seed)
+    """Saves a run with random parameters.
 
-    def params_of(program):
-        return {
-            # Large biases would give every row the same label.
-            name: jax.device_put(random.normal(0, _scale(name), x.shape).astype("f4"), sharding)
-            for (name, x), sharding in zip(
-                program.abstract_model.shapes.items(), program.param_shardings.values(), strict=True
-            )
-        }
-
-    return evaluated_runs.measured(folder, config, params_of)
+    Returns what evaluation predicts for its validation rows, and its data.
+    """
+    open_run_folder(folder, config)
+    data, random = config.data.prepare(folder), np.random.default_rng(seed)
+    program = TrainProgram(config.model, config.optimizer, config.train, make_mesh(MeshConfig()))
+    params = {
+        # Large biases would give every row the same label.
+        name: jax.device_put(random.normal(0, _scale(name), x.shape).astype("f4"), sharding)
+        for (name, x), sharding in zip(
+            program.abstract_model.shapes.items(), program.param_shardings.values(), strict=True
+        )
+    }
+    checkpoints = Checkpointer(folder / "checkpoints", to_json(config), keep=1)
+    checkpoints.save(3, {"params": params})
+    checkpoints.close()
+    (result,) = Evaluator(program, data, None).measure(params).values()
+    return result, data
 
 
 def _scale(name):
@@ -192,3 +210,32 @@ def test_long_rows_are_cut_and_counted(tmp_path):
         open_predictor(tmp_path / "run", PredictionConfig(max_length=65))
     (row,) = predicted(tmp_path / "run", [Record("x", {"a": "x", "b": "y"})], task="embeddings")
     assert len(row["embedding"]) == model.model_dim
+
+
+def test_labels_of_images(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    labels, random, run = ("cat", "dog", "owl"), np.random.default_rng(0), tmp_path / "run"
+    photos = tmp_path / "photos"
+    for number, shape in enumerate([(32, 32, 3), (24, 40), (33, 21, 3)] * 3):
+        folder = photos / labels[number // 3]
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = random.integers(0, 256, shape, np.uint8)
+        image.fromarray(pixels).save(folder / f"{number}.png")
+    source = ImageFolder(str(photos))
+    size = {"image_size": (16, 24), "channels": 3}
+    data = Images(source=source, validation_source=source, batch_size=4, **size)
+    head, position = Classification(num_labels=3), Learned(max_length=7)
+    model = tiny_vision(patch_size=(8, 8), position=position, heads=(head,), **size)
+    result, _ = measured(run, Config(model, data))
+    predictor = open_predictor(run, PredictionConfig(batch_size=4))
+    records = list(predictor.reader.records(photos, True))
+    wanted = [labels[number] for number in result.predictions.predicted]
+    assert [row["label"] for row in predictor.predict(records)] == wanted
+    assert len(set(wanted)) > 1
+    (row,) = predicted(run, records[:1], task="embeddings", pooling="first")
+    assert len(row["embedding"]) == model.model_dim
+    (tmp_path / "broken.png").write_text("no image")
+    with pytest.raises(DataError, match=r"broken\.png: not an image that can be decoded"):
+        predictor.predict([Record("x:1", {"file": str(tmp_path / "broken.png")})])
+    with pytest.raises(DataError, match="holds no images"):
+        predictor.reader.records(run, True)

@@ -40,7 +40,9 @@ def names(folder):
 
 
 def test_the_configuration_is_checked_before_the_weights_come(model, monkeypatch):
-    home = model({"config.json": CONFIG, "model.safetensors": "w", "tokenizer.json": "{}"})
+    others = {"pytorch_model.bin": "a pickle", "logs/events": "not of the model"}
+    needed = {"config.json": CONFIG, "model.safetensors": "w", "tokenizer.json": "{}"}
+    home = model(others | needed)
     fetched, get = [], RemotePath.get
     monkeypatch.setattr(
         RemotePath, "get", lambda self, to: [fetched.append(self.name), get(self, to)]
@@ -54,7 +56,7 @@ def test_the_configuration_is_checked_before_the_weights_come(model, monkeypatch
         remote_model(home, "folder", True, refuses)
     assert "model.safetensors" not in fetched
     copy = remote_model(home, "folder", True, names)
-    assert names(copy) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert names(copy) == list(needed)
     assert address_of(copy) == str(home)
 
 
