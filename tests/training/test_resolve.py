@@ -12,7 +12,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.pretrained.checkpoint import RunCheckpoint
 from jaxformer.training import loop
 from jaxformer.training.loop import train
-from jaxformer.training.resolve import ResolvedConfig, resolve
+from jaxformer.training.resolve import ResolvedConfig, fill, resolve
 
 
 def test_an_origin_is_opened_once(finished, tmp_path, monkeypatch):
@@ -87,3 +87,5 @@ def test_a_tokenizer_that_is_to_be_trained_is_the_origins(finished, tmp_path):
     resolved = resolve(config, tmp_path / "run")
     assert resolved.config.data.tokenizer.path == str(finished / "tokenizer")
     assert resolved.transfer.new == resolved.transfer.left == ()
+    alone = replace(config, init_from=None)
+    assert fill(alone).config == alone
