@@ -1,10 +1,11 @@
 """Whatever is wrong with a folder is one sentence that names the file, soon, or is harmless."""
 
+import random
 import time
 
 import pytest
-from hostile_folders import spoil
-from saved_folders import save_tiny
+from saved_folders import copy_of, save_tiny
+from soak.folders import ATTACKS
 
 from jaxformer.data.tokenizers.prompts import read_prompt_encoder
 from jaxformer.errors import ConfigError, DataError
@@ -58,6 +59,7 @@ def problem(source, folder, expected):
 def test_spoiled_folders_are_refused_in_one_sentence(part, sources, tmp_path):
     expected = {source: described(source) for source in sources}
     for seed in range(part, TRIED, PARTS):
-        source, folder = sources[seed % 3 == 0], tmp_path / str(seed)
-        done = spoil(source, folder, seed)
-        assert problem(source, folder, expected[source]) is None, done
+        source, dice = sources[seed % 3 == 0], random.Random(seed)
+        folder = copy_of(source, tmp_path / str(seed))
+        done = dice.choice(ATTACKS)(folder, dice)
+        assert problem(source, folder, expected[source]) is None, f"seed {seed}: {done}"
