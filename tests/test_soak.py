@@ -20,6 +20,7 @@ from soak.jobs import INTERVAL, STOPPED, Jobs, stop_complaint
 from soak.places import Places
 from soak.processes import Process, complaint_of
 from soak.trial import Outcome, Reached, Refused, Silent, Trial, chance, judge
+from tiny_run import ROOT
 
 from jaxformer.config import load_config
 from jaxformer.errors import ConfigError, DataError
@@ -214,7 +215,7 @@ def test_a_wrong_argument_that_is_accepted_is_silent():
 
 
 def test_a_field_of_another_type_is_named():
-    config = load_config(str(runs.ROOT / "configs" / "tiny_decoder.py"))
+    config = load_config(str(ROOT / "configs" / "tiny_decoder.py"))
     assert mistyped(config, "config") == ""
     object.__setattr__(config.model, "num_layers", "2")
     assert "config.model.num_layers = '2'" in mistyped(config, "config")

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from refusals import fits
+from tiny_run import ROOT
 
 from jaxformer.checkpoints.run_dir import read_config
 from jaxformer.config import load_config, validate
 from jaxformer.io.serialization import to_json
 from soak.hostile import spoiled_json, spoiled_json_text
-from soak.runs import ROOT
 from soak.trial import Silent, Trial, chance, heard, judge
 
 PART = "configs"
