@@ -9,9 +9,10 @@ import jax
 import numpy as np
 import pytest
 from jaxprs import equations
-from test_step import GROUPED, rows
+from test_step import GROUPED
+from tiny_models import random_arrays
 from tiny_run import tiny_config
-from train_steps import program_of, stepped
+from train_steps import packed_rows, program_of, stepped
 from transfers import transfer
 
 from jaxformer.checkpoints import files as checkpoint_files
@@ -35,12 +36,8 @@ OPTIMIZER = SGD(schedule=Constant(learning_rate=0.05, warmup_steps=0))
 def run(model=PLAIN, mesh=(1, 1, 1), **settings):
     program = program_of(model, mesh, OPTIMIZER, lora=LORA, **settings)
     # Fresh weights are so small that attention is flat and its gradients drown in rounding.
-    random = np.random.default_rng(0)
-    start = {
-        name: (name.endswith("scale") + 0.4 * random.normal(size=shape.shape)).astype(np.float32)
-        for name, shape in program.abstract_model.shapes.items()
-    }
-    state, history = stepped(program, rows(), start, steps=3)
+    start = random_arrays(program.abstract_model.shapes)
+    state, history = stepped(program, packed_rows(), start, steps=3)
     return program, start, state, history[-1]["loss"]
 
 
@@ -128,7 +125,7 @@ def test_moments_exist_for_what_learns_alone():
 def test_no_kernel_has_a_gradient_and_no_product_of_factors_exists(changes):
     model = replace(PLAIN, tie_embeddings=False, **changes)
     program = program_of(model, lora=LORA, loss_chunk=6)
-    batch = jax.device_put(rows(), program.batch_sharding)
+    batch = jax.device_put(packed_rows(), program.batch_sharding)
     with on_mesh(program.mesh):
         jaxpr = jax.make_jaxpr(program._gradients)(
             program.state_shapes.params, {}, batch, jax.random.key(0)
