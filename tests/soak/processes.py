@@ -123,6 +123,7 @@ class Starter:
             "JAX_COMPILATION_CACHE_DIR": str(self._folder / "compiled"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAXFORMER_CACHE": str(self._folder / f"cache-{self._starts}"),
+            "PYTHONPATH": str(ROOT / "tests"),
             **self._variables,
         }
         said = self._folder / f"{self._starts}.txt"

@@ -18,28 +18,18 @@ from jaxformer.cli import main as cli
 from jaxformer.training.logging.metrics_writer import MetricsLog
 
 TEXT = """
-from jaxformer.config import Config, TrainConfig
-from jaxformer.data import Bytes, DataConfig, Packed, TextFiles
-from jaxformer.models import DecoderConfig
-from jaxformer.optim.optimizers import AdamW
-from jaxformer.optim.schedules import Cosine
+from dataclasses import replace
+
+from tiny_run import tiny_config
+
+from jaxformer.data import TextFiles
 
 def get_config():
-    return Config(
-        model=DecoderConfig(
-            vocab_size=264, num_layers=1, model_dim=32, num_heads=4, mlp_dim=64, dropout=0.1,
-            compute_dtype="float32", scan_layers=False,
-        ),
-        data=DataConfig(
-            source=TextFiles({corpus!r}), tokenizer=Bytes(), packing=Packed(), sequence_length=32,
-            batch_size=8, max_validation_batches=1, validation_fraction=0.2,
-        ),
-        optimizer=AdamW(schedule=Cosine(learning_rate=5e-3, warmup_steps=3)),
-        train=TrainConfig(
-            steps=12, eval_interval=4, checkpoint_interval=4, log_interval=1, sample_tokens=0,
-            keep=3,
-        ),
-    )
+    config = tiny_config(eval_interval=4, keep=3, gradient_accumulation=1)
+    corpus = {{"source": TextFiles({corpus!r}), "validation_fraction": 0.2}}
+    return replace(config, data=replace(
+        config.data, **corpus, sequence_length=32, max_validation_batches=1
+    ))
 """
 """Packed bytes, with dropout."""
 
