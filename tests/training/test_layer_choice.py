@@ -6,8 +6,6 @@ from dataclasses import replace
 import chex
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tiny_models import random_parameters, tiny, tiny_encoder, tiny_encoder_decoder
 from tiny_run import tiny_config
 from train_steps import on_devices, program_of
@@ -114,16 +112,6 @@ def test_on_a_mesh_with_another_head_and_factors(saved):
         report.report
     )
     assert any("masked_language_model" in name for name in report.left)
-
-
-@settings(max_examples=5)
-@given(layers=st.lists(st.integers(0, 5), min_size=1, max_size=6))
-def test_any_choice_is_a_choice_of_rows(saved, layers):
-    model = replace(DEEP["plain"], num_layers=len(layers))
-    parameters, _ = taken(saved, "plain", model, tuple(layers))
-    name = "transformer.stack.group.0.sublayers.1.up.kernel"
-    expected = np.asarray(random_parameters(DEEP["plain"])[name])[layers]
-    np.testing.assert_array_equal(parameters[name], expected)
 
 
 @pytest.mark.parametrize(
