@@ -10,10 +10,9 @@ from tiny_run import hash_of, on_mesh, tiny_config
 
 from jaxformer.checkpoints.checkpointer import content_hash, named_arrays
 from jaxformer.config import validate
-from jaxformer.data import Joined, MaskedLM, Stage
+from jaxformer.data import Joined, Stage
 from jaxformer.distributed.sharding import make_mesh
 from jaxformer.errors import ConfigError
-from jaxformer.models import EncoderConfig
 from jaxformer.training.logging.comparison import compared_runs
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.logging.throughput import RunWork
@@ -134,16 +133,6 @@ def test_a_mesh_of_eight_devices_learns_the_same(finished, tmp_path):
     one, eight = ([row["loss"] for row in read_metrics(f)] for f in (finished[0], tmp_path / "run"))
     np.testing.assert_allclose(eight, one, rtol=2e-4)
     assert rows_of(tmp_path / "run")[-1]["tokens_seen"] == 1728
-
-
-@pytest.mark.slow
-def test_masked_tokens_learn_in_rows_of_two_lengths(tmp_path):
-    config = ramped(objective=MaskedLM(), ramp=(Stage(16, until_step=3, sequence_length=24),))
-    shape = {"num_layers": 2, "model_dim": 32, "num_heads": 4, "mlp_dim": 64, "vocab_size": 264}
-    model = EncoderConfig(**shape, compute_dtype="float32")
-    result = train(replace(config, model=model), tmp_path / "run")
-    assert result.finished
-    assert rows_of(tmp_path / "run")[-1]["tokens_seen"] == STEPS * 384
 
 
 @pytest.mark.slow
