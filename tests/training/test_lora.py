@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jaxprs import equations
 from test_step import GROUPED
-from tiny_models import random_arrays
+from tiny_models import random_arrays, tiny_encoder
 from tiny_run import hash_of, tiny_config, train_until
 from train_steps import packed_rows, program_of, stepped
 from transfers import transfer
@@ -30,7 +30,7 @@ from jaxformer.config import Config
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional.arrays import on_mesh
 from jaxformer.io.serialization import from_json, to_json
-from jaxformer.models import Classification, EncoderConfig
+from jaxformer.models import Classification
 from jaxformer.models.frozen import SCALES, restored
 from jaxformer.models.lora import LoRA, is_factor
 from jaxformer.optim import SGD, AdamW, Constant
@@ -102,15 +102,7 @@ def test_however_it_is_computed(changes, settings):
 
 
 def test_moments_exist_for_what_learns_alone():
-    model = EncoderConfig(
-        vocab_size=32,
-        num_layers=2,
-        model_dim=16,
-        num_heads=2,
-        mlp_dim=16,
-        pooler="tanh",
-        heads=(Classification(num_labels=3),),
-    )
+    model = tiny_encoder(heads=(Classification(num_labels=3),))
     optimizer = AdamW(schedule=Constant(learning_rate=0.1, warmup_steps=0))
     head = {"heads.label.output.kernel", "heads.label.output.bias"}
     for trained, besides in (

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from corpora import write_rows
 from hf_checkpoints import SENTENCES
+from tiny_models import tiny
 from tuned_runs import shipped
 
 from jaxformer.cli import main as cli
@@ -22,7 +23,6 @@ from jaxformer.hub.describe import describe_model
 from jaxformer.io.components import with_values
 from jaxformer.models import (
     Classification,
-    DecoderConfig,
     LanguageModel,
     MaskedLanguageModel,
     Regression,
@@ -172,8 +172,7 @@ def test_the_head_is_what_the_data_teach(tmp_path, checkpoint):
     ],
 )
 def test_a_model_that_no_system_is_gets_its_head_too(own, head, there):
-    sizes = {"vocab_size": 40, "num_layers": 1, "model_dim": 8, "num_heads": 2, "mlp_dim": 8}
-    model = DecoderConfig(**sizes, position=T5Bias(bidirectional=False), heads=(own,))
+    model = tiny(position=T5Bias(bidirectional=False), heads=(own,))
     checkpoint = describe_model(model, FORMATS.values(), {})
     assert model_for(checkpoint, head, 3) == replace(model, heads=(there,))
 

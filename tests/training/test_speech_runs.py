@@ -12,6 +12,7 @@ import pytest
 import speech_models as speech
 from saved_folders import assert_same_parameters, save_tiny
 from speech_tokenizers import VOCABULARY, save_characters
+from tiny_models import tiny_waveform
 from tuned_runs import tune
 
 import jaxformer
@@ -20,7 +21,7 @@ from jaxformer.config import Config, TrainConfig, load_config
 from jaxformer.data import Characters
 from jaxformer.data.tasks import MaskedSounds, SpeechToText
 from jaxformer.errors import ConfigError
-from jaxformer.models import CTC, WaveformConfig
+from jaxformer.models import CTC
 from jaxformer.optim import AdamW
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.resolve import resolve
@@ -82,8 +83,7 @@ def test_ctc_is_tuned_resumed_exported_and_transcribes(spoken, tmp_path, capsys)
 )
 def test_the_head_must_fit_the_tokenizer(head, words):
     tokenizer = Characters("abc").fit([])
-    sizes = {"num_layers": 1, "model_dim": 16, "num_heads": 2, "mlp_dim": 16}
-    model = WaveformConfig(**sizes, heads=(CTC(vocab_size=8),))
+    model = tiny_waveform(heads=(CTC(vocab_size=8),))
     check_tokenizer(model, tokenizer)
     with pytest.raises(ConfigError, match=words):
         check_tokenizer(replace(model, heads=(head,)), tokenizer)
