@@ -16,7 +16,6 @@ from jaxformer.config import Config, validate
 from jaxformer.errors import ConfigError
 from jaxformer.models import Classification
 from jaxformer.models.lora import LoRA, is_factor
-from jaxformer.training.loop import train
 
 pytestmark = pytest.mark.more
 
@@ -147,17 +146,3 @@ def test_choices_that_cannot_be(saved, name, changes, layers, message):
 def test_layers_need_a_run():
     with pytest.raises(ConfigError, match=r"init_layers .* name that model with --init-from"):
         validate(replace(tiny_config(), init_layers=(0,)), 1)
-
-
-@pytest.mark.slow
-def test_a_run_starts_with_the_layers_it_names(tmp_path, capsys):
-    train(tiny_config(steps=3), tmp_path / "teacher")
-    config = tiny_config(steps=3)
-    config = replace(
-        config,
-        model=replace(config.model, num_layers=1),
-        init_from=str(tmp_path / "teacher"),
-        init_layers=(1,),
-    )
-    train(config, tmp_path / "student")
-    assert "layers taken there: 1\n" in capsys.readouterr().out
