@@ -97,6 +97,14 @@ def losses_of(run_dir: Path) -> list[tuple[int, str, float | None]]:
     return [(row["step"], row["split"], row.get("loss")) for row in read_metrics(run_dir)]
 
 
+def contents(path: Path) -> dict[str, bytes | None]:
+    """The bytes of a file, or of each below a folder; None for folders."""
+    return {
+        os.path.relpath(each, path): each.read_bytes() if each.is_file() else None
+        for each in [path, *path.rglob("*")]
+    }
+
+
 def has_saved(run_dir: Path, step: int) -> bool:
     """Whether the checkpoint of a step is complete; one whose process is killed before is not."""
     return step in saved_steps(run_dir / "checkpoints")
