@@ -7,9 +7,10 @@ import sys
 
 import numpy as np
 import pytest
+from refusals import Row
 from soak import damage, runs
 from soak.__main__ import table
-from soak.calls import Argument, Call, Calls, compared
+from soak.calls import Calls, compared
 from soak.commands import Commands
 from soak.configs import Configs, mistyped
 from soak.damage import Damage
@@ -19,6 +20,7 @@ from soak.jobs import INTERVAL, STOPPED, Jobs, stop_complaint
 from soak.places import Places
 from soak.processes import Process, complaint_of
 from soak.trial import Outcome, Reached, Refused, Silent, Trial, chance, judge
+from tiny_run import ROOT
 
 from jaxformer.config import load_config
 from jaxformer.errors import ConfigError, DataError
@@ -197,7 +199,7 @@ def test_other_parameters_are_silent(folder):
 
 
 def test_a_wrong_argument_that_is_accepted_is_silent():
-    call = Call(lambda x: x * 2, {"x": Argument(np.ones(2))})
+    row = Row(lambda x: x * 2, {"x": np.ones(2)})
     right = np.full(2, 2.0)
     for verdict, value, silent in (
         ("wrong", np.zeros(2), True),
@@ -207,13 +209,13 @@ def test_a_wrong_argument_that_is_accepted_is_silent():
         ("any", np.full(2, np.nan), True),
     ):
         outcome, _ = judge(
-            lambda verdict=verdict, value=value: compared(call, "x", verdict, value, right)
+            lambda verdict=verdict, value=value: compared(row, "x", verdict, value, right)
         )
         assert outcome is (Outcome.SILENT if silent else Outcome.SURVIVED)
 
 
 def test_a_field_of_another_type_is_named():
-    config = load_config(str(runs.ROOT / "configs" / "tiny_decoder.py"))
+    config = load_config(str(ROOT / "configs" / "tiny_decoder.py"))
     assert mistyped(config, "config") == ""
     object.__setattr__(config.model, "num_layers", "2")
     assert "config.model.num_layers = '2'" in mistyped(config, "config")

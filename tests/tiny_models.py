@@ -1,5 +1,6 @@
 """Tiny models whose every parameter is random, and compiled functions that tests share."""
 
+from collections.abc import Mapping
 from functools import lru_cache, partial
 
 import jax
@@ -150,13 +151,17 @@ def structure_of(config: ModelConfig) -> AbstractModel:
     return AbstractModel(config.build)
 
 
-def random_parameters(config: ModelConfig, seed: int = 0, scale: float = 0.4) -> Parameters:
+def random_arrays(shapes: Mapping, seed: int = 0, scale: float = 0.4) -> Parameters:
     """Every parameter random, biases and the scales of norms too, so that each one matters."""
     random = np.random.default_rng(seed)
     return {
         name: jnp.asarray(name.endswith("scale") + scale * random.normal(size=shape.shape), "f4")
-        for name, shape in structure_of(config).shapes.items()
+        for name, shape in shapes.items()
     }
+
+
+def random_parameters(config: ModelConfig, seed: int = 0, scale: float = 0.4) -> Parameters:
+    return random_arrays(structure_of(config).shapes, seed, scale)
 
 
 def random_model(config: ModelConfig) -> Pretrained:

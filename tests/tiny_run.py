@@ -92,9 +92,17 @@ def hash_of(run_dir: Path, step: int) -> str:
     return content_hash(read_arrays(run_dir / "checkpoints" / str(step)))
 
 
-def losses_of(run_dir: Path) -> list[tuple[int, str, float]]:
+def losses_of(run_dir: Path) -> list[tuple[int, str, float | None]]:
     """The step, the split and the loss of every row of a run."""
-    return [(row["step"], row["split"], row["loss"]) for row in read_metrics(run_dir)]
+    return [(row["step"], row["split"], row.get("loss")) for row in read_metrics(run_dir)]
+
+
+def contents(path: Path) -> dict[str, bytes | None]:
+    """The bytes of a file, or of each below a folder; None for folders."""
+    return {
+        os.path.relpath(each, path): each.read_bytes() if each.is_file() else None
+        for each in [path, *path.rglob("*")]
+    }
 
 
 def has_saved(run_dir: Path, step: int) -> bool:

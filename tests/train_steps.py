@@ -21,6 +21,22 @@ def program_of(model, mesh=(1, 1, 1), optimizer=DESCENT, loss=None, **train):
     return TrainProgram(model, optimizer, TrainConfig(**train), make_mesh(MeshConfig(*mesh)), loss)
 
 
+def packed_rows(rows=8, length=12, vocab_size=32):
+    """Documents of several lengths in each row, padding at the end, weights that differ."""
+    random = np.random.default_rng(0)
+    segments = np.sort(random.integers(0, 4, (rows, length)), axis=1)[:, ::-1]
+    segments = np.where(segments > 0, 4 - segments, 0)
+    starts = np.array([[np.argmax(row == s) for s in row] for row in segments])
+    tokens = random.integers(0, vocab_size, (2, rows, length)).astype(np.int32)
+    return {
+        "inputs": tokens[0],
+        "targets": tokens[1],
+        "weights": ((segments > 0) * random.integers(0, 3, (rows, length))).astype(np.float32),
+        "segments": segments.astype(np.int32),
+        "positions": (np.arange(length) - starts).astype(np.int32),
+    }
+
+
 def on_devices(program, params):
     """Copies of parameters, cut as the program's."""
     return {

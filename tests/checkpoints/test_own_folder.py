@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tiny_run import EXPERIMENT, wait_for
+from tiny_run import EXPERIMENT, contents, wait_for
 
 from jaxformer.checkpoints import files
 from jaxformer.checkpoints.run_dir import locked
@@ -40,14 +40,6 @@ def trained(run, steps, *options):
     return main(
         ["train", "tiny.py", "--run-dir", str(run), "--train.steps", str(steps), *SHORT, *options]
     )
-
-
-def everything(folder):
-    """Every path below a folder, with the bytes of the files."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
-        for path in folder.rglob("*")
-    }
 
 
 PATHS = {
@@ -89,7 +81,7 @@ def test_a_run_is_one_run_by_whatever_path_it_is_named(home, tmp_path, monkeypat
 @pytest.mark.first("checkpoints/4")
 def test_what_cannot_be_read_is_not_damaged(place, capsys, monkeypatch, where):
     """Some errors of a disk, and of rights, which the user of the tests may not lack."""
-    before, refused = everything(place / "run" / "checkpoints"), str(place / "run" / where)
+    before, refused = contents(place / "run" / "checkpoints"), str(place / "run" / where)
     actual = Path.stat, Path.open, open
 
     def failing(function):
@@ -110,7 +102,7 @@ def test_what_cannot_be_read_is_not_damaged(place, capsys, monkeypatch, where):
     said = capsys.readouterr().err
     assert "Permission denied" in said
     assert "Traceback" not in said
-    assert everything(place / "run" / "checkpoints") == before
+    assert contents(place / "run" / "checkpoints") == before
 
 
 @pytest.mark.parametrize(
@@ -135,10 +127,10 @@ def test_the_checkpoints_of_another_run_are_not_reached_through_a_link(place, ca
     shutil.copytree("run", "copy")
     shutil.rmtree("copy/checkpoints")
     os.symlink("../run/checkpoints", "copy/checkpoints")
-    before = everything(place / "run")
+    before = contents(place / "run")
     assert trained("copy", 8) == 2
     assert "copy/checkpoints is a link" in capsys.readouterr().err
-    assert everything(place / "run") == before
+    assert contents(place / "run") == before
 
 
 @pytest.mark.more
@@ -146,10 +138,10 @@ def test_a_step_that_is_a_link_is_removed_as_one(place):
     (place / "elsewhere").mkdir()
     os.rename("run/checkpoints/2", "elsewhere/2")
     os.symlink(place / "elsewhere/2", "run/checkpoints/2")
-    before = everything(place / "elsewhere")
+    before = contents(place / "elsewhere")
     assert trained("run", 8) == 0
     assert sorted(os.listdir("run/checkpoints")) == ["6", "8"]
-    assert everything(place / "elsewhere") == before
+    assert contents(place / "elsewhere") == before
 
 
 def foreign_seed(place):
@@ -170,12 +162,12 @@ def other_tokenizer(place):
 @pytest.mark.parametrize("change", [foreign_seed, renamed_step, other_tokenizer])
 def test_a_checkpoint_belongs_to_its_run(place, capsys, change):
     change(place)
-    before = everything(place / "run" / "checkpoints")
+    before = contents(place / "run" / "checkpoints")
     capsys.readouterr()
     for status in (trained("run", 8), main(["inspect", "run"]), main(["export", "run", "out"])):
         assert status == 2
     assert "Traceback" not in capsys.readouterr().err
-    assert everything(place / "run" / "checkpoints") == before
+    assert contents(place / "run" / "checkpoints") == before
 
 
 @pytest.mark.more
@@ -201,12 +193,12 @@ def test_a_run_that_was_removed_writes_nothing_more(place, capsys, what):
                 shutil.rmtree("run")
             if what == "another in its place":
                 assert trained("run", 4) == 0
-            seen.append(everything(place))
+            seen.append(contents(place))
             check()
 
     with pytest.raises(RunError, match=r"^stopped: run .*removed"):
         disturbed()
-    assert seen == [everything(place)]
+    assert seen == [contents(place)]
 
 
 @pytest.mark.slow

@@ -2,10 +2,9 @@
 
 import threading
 
-import jax
-import jax.numpy as jnp
 import pytest
 from object_store import bucket, gcs_bucket, gcs_server, proxy, s3_server  # noqa: F401 (fixtures)
+from test_checkpointer import abstract, make_state
 
 from jaxformer.checkpoints import manifest
 from jaxformer.checkpoints.checkpointer import (
@@ -24,18 +23,8 @@ from jaxformer.io.paths import any_path
 pytestmark = pytest.mark.more
 
 
-def state(seed=0):
-    kernel = jax.random.normal(jax.random.key(seed), (64, 64))
-    return {"params": {"kernel": kernel, "scale": jnp.arange(7.0)}, "random": jax.random.key(3)}
-
-
-def shapes():
-    leaf = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)  # noqa: E731
-    return jax.tree.map(leaf, state())
-
-
-def hash_of(tree):
-    return content_hash(named_arrays(tree).items())
+def hash_of(state):
+    return content_hash(named_arrays(state).items())
 
 
 @pytest.fixture
@@ -53,13 +42,13 @@ def test_a_step_counts_once_its_last_object_is_there(either_folder):
     folder = either_folder
     saver = Checkpointer(folder, {}, keep=2)
     for step in (1, 2, 3, 4):
-        saver.save(step, state(step), {"loss": float(step)})
+        saver.save(step, make_state(step), {"loss": float(step)})
     saver.close()
     assert saver.steps() == saved_steps(folder) == [1, 3, 4]  # the best, and the two newest
     assert sorted(item.name for item in folder.iterdir()) == ["1", "3", "4"]
-    assert content_hash(read_arrays(folder / "4")) == hash_of(state(4))
-    step, restored = restore_newest(folder, shapes())
-    assert (step, hash_of(restored)) == (4, hash_of(state(4)))
+    assert content_hash(read_arrays(folder / "4")) == hash_of(make_state(4))
+    step, restored = restore_newest(folder, abstract(make_state()))
+    assert (step, hash_of(restored)) == (4, hash_of(make_state(4)))
 
     (folder / "4" / COMMIT_FILE).unlink()
     assert saved_steps(folder) == [1, 3]
@@ -72,13 +61,13 @@ def test_a_damaged_step_is_set_aside(either_folder):
     folder = either_folder
     saver = Checkpointer(folder, {}, keep=2)
     for step in (1, 2):
-        saver.save(step, state(step))
+        saver.save(step, make_state(step))
     saver.close()
     damaged = next(path for path in (folder / "2" / "state").rglob("*") if path.parent.name == "d")
     damaged.write_bytes(bytes(damaged.stat().st_size))
     said = []
-    step, restored = restore_newest(folder, shapes(), warn=said.append)
-    assert (step, hash_of(restored)) == (1, hash_of(state(1)))
+    step, restored = restore_newest(folder, abstract(make_state()), warn=said.append)
+    assert (step, hash_of(restored)) == (1, hash_of(make_state(1)))
     assert "has changed since it was saved); it is now 2.damaged" in said[0]
     assert saved_steps(folder) == [1]
     assert (folder / "2.damaged" / COMMIT_FILE).is_file()
@@ -88,27 +77,27 @@ def test_a_damaged_step_is_set_aside(either_folder):
 def test_a_connection_that_comes_back_costs_nothing(proxy, folder, monkeypatch):  # noqa: F811
     monkeypatch.setenv(PATIENCE, "60")
     saver = Checkpointer(folder, {}, keep=2)
-    saver.save(1, state(1))
+    saver.save(1, make_state(1))
     saver.wait()
     proxy.cut()
     threading.Timer(1.5, lambda: setattr(proxy, "down", False)).start()
-    saver.save(2, state(2))
+    saver.save(2, make_state(2))
     saver.close()
     assert proxy.refused
     assert [manifest.damage(folder / str(step)) for step in saved_steps(folder)] == [None, None]
-    assert content_hash(read_arrays(folder / "2")) == hash_of(state(2))
+    assert content_hash(read_arrays(folder / "2")) == hash_of(make_state(2))
 
 
 @pytest.mark.slow
 def test_a_connection_that_stays_away_is_one_sentence(proxy, folder, monkeypatch):  # noqa: F811
     monkeypatch.setenv(PATIENCE, "1")
     saver = Checkpointer(folder, {}, keep=2)
-    saver.save(1, state(1))
+    saver.save(1, make_state(1))
     saver.wait()
     proxy.cut()
 
     def save_and_wait():
-        saver.save(2, state(2))
+        saver.save(2, make_state(2))
         saver.wait()
 
     with pytest.raises(CheckpointError) as error:
@@ -121,12 +110,12 @@ def test_a_connection_that_stays_away_is_one_sentence(proxy, folder, monkeypatch
     )
     assert "\n" not in message
     with pytest.raises(StorageError, match="the connection to the store was lost"):
-        restore_newest(folder, shapes())  # and nothing is taken for damaged
+        restore_newest(folder, abstract(make_state()))  # and nothing is taken for damaged
 
     proxy.down = False
     monkeypatch.setenv(PATIENCE, "30")
-    step, restored = restore_newest(folder, shapes())
-    assert (step, hash_of(restored)) == (1, hash_of(state(1)))
+    step, restored = restore_newest(folder, abstract(make_state()))
+    assert (step, hash_of(restored)) == (1, hash_of(make_state(1)))
     assert not any("damaged" in name for name in folder.files())
 
 

@@ -67,6 +67,7 @@ SLICES = {
 }
 KUBERNETES = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 INDEXED = KUBERNETES | {"JOB_COMPLETION_INDEX": "3"}
+JOBSET = INDEXED | {"JOBSET_NAME": "run", "REPLICATED_JOB_NAME": "workers"}
 JAXJOB = KUBERNETES | {
     "COORDINATOR_ADDRESS": "run-worker-0",
     "COORDINATOR_PORT": "6666",
@@ -135,6 +136,12 @@ def no_device_files(tmp_path, monkeypatch):
         (Config("h:1", 4), INDEXED, Processes("h:1", 4, 3)),
         (Config(), INDEXED | HERE | {"JAX_NUM_PROCESSES": "4"}, Processes("h:1", 4, 3)),
         (Config(), KUBERNETES | POD | {"JOB_COMPLETION_INDEX": "2"}, Processes("t-0:8482", 4, 2)),
+        (Config(), INDEXED | {"JAX_COORDINATOR_ADDRESS": "run-workers-0-0.run:1234",
+                              "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "3"},
+         Processes("run-workers-0-0.run:1234", 4, 3)),
+        (Config(num_processes=4), JOBSET, Processes("run-workers-0-0.run:55527", 4, 3)),
+        (Config(), JOBSET | {"JAX_NUM_PROCESSES": "4"},
+         Processes("run-workers-0-0.run:55527", 4, 3)),
         (Config(), JAXJOB, Processes("run-worker-0:6666", 3, 2)),
         (Config(), JAXJOB | {"NUM_PROCESSES": "1"}, None),
         # One node.
@@ -293,33 +300,10 @@ def test_two_steps_of_a_job_have_two_ports():
     assert len(ports) == 8
 
 
-@pytest.mark.parametrize(
-    "variables",
-    [
-        ALLOCATED,  # the batch script
-        ALLOCATED | {"SLURM_STEP_ID": "4294967291", "SLURM_STEP_NUM_TASKS": "1"},
-        ALLOCATED | {"SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1"},  # salloc's shell
-        {"SLURM_NNODES": "4"},
-    ],
-)
-def test_an_allocation_of_several_nodes_without_srun_stops(variables):
-    words = ("SLURM allocated 4 nodes", "with srun", "--job.num-processes 1")
-    assert_refused(Config(), variables, *words)
-    assert find_processes(Config(num_processes=1), variables) is None
-    assert find_processes(Config("h:1", 4, 0), variables) == Processes("h:1", 4, 0)
-
-
-def test_other_schedulers_that_allocate_several_nodes_stop(tmp_path):
+def test_the_nodes_of_pbs_are_lines_of_a_file(tmp_path):
     nodes = tmp_path / "nodes"
     nodes.write_text("a\na\nb\nc\n")
-    for variables, text in {
-        (("PBS_NODEFILE", str(nodes)),): "PBS allocated 3 nodes",
-        (("PBS_NUM_NODES", "2"),): "PBS allocated 2 nodes",
-        (("LSB_MCPU_HOSTS", "a 16 b 16"),): "LSF allocated 2 nodes",
-        (("NHOSTS", "5"),): "Grid Engine allocated 5 nodes",
-    }.items():
-        with pytest.raises(ConfigError, match=text):
-            find_processes(Config(), dict(variables))
+    assert_refused(Config(), {"PBS_NODEFILE": str(nodes)}, "PBS allocated 3 nodes")
     nodes.write_text("a\na\n")
     assert find_processes(Config(), {"PBS_NODEFILE": str(nodes)}) is None
 
@@ -333,11 +317,28 @@ RANKS = {
 }
 
 
-@pytest.mark.parametrize("launcher", RANKS)
-def test_a_launcher_that_names_no_host_stops(launcher):
-    variables = RANKS[launcher]
-    size, rank = list(variables)[:2]
-    words = (f"{size} = 4", launcher, f"--job.process-id ${rank}, which is 3 here")
+NO_SRUN = ("SLURM allocated 4 nodes", "with srun", "--job.num-processes 1")
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        (ALLOCATED, NO_SRUN),  # the batch script
+        (ALLOCATED | {"SLURM_STEP_ID": "4294967291", "SLURM_STEP_NUM_TASKS": "1"}, NO_SRUN),
+        # salloc's shell
+        (ALLOCATED | {"SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1"}, NO_SRUN),
+        ({"SLURM_NNODES": "4"}, NO_SRUN),
+        ({"PBS_NUM_NODES": "2"}, ["PBS allocated 2 nodes"]),
+        ({"LSB_MCPU_HOSTS": "a 16 b 16"}, ["LSF allocated 2 nodes"]),
+        ({"NHOSTS": "5"}, ["Grid Engine allocated 5 nodes"]),
+        *(
+            (RANKS[name], (f"{size} = 4", name, f"--job.process-id ${rank}, which is 3 here"))
+            for name in RANKS
+            for size, rank, *_ in [RANKS[name]]
+        ),
+    ],
+)
+def test_what_does_not_say_who_trains_together_stops(variables, words):
     assert_refused(Config(), variables, *words)
     assert find_processes(Config(num_processes=1), variables) is None
     assert find_processes(Config("h:1", 4, 3), variables) == Processes("h:1", 4, 3)
@@ -353,22 +354,6 @@ def test_ranks_that_srun_confirms_are_its_own(launcher):
 
 
 # Kubernetes -------------------------------------------------------------------------------------
-
-JOBSET = INDEXED | {"JOBSET_NAME": "run", "REPLICATED_JOB_NAME": "workers"}
-
-
-def test_pods_of_a_jobset():
-    written = {
-        "JAX_COORDINATOR_ADDRESS": "run-workers-0-0.run:1234",
-        "JAX_NUM_PROCESSES": "4",
-        "JAX_PROCESS_ID": "3",
-    }
-    assert find_processes(Config(), INDEXED | written) == Processes(
-        "run-workers-0-0.run:1234", 4, 3
-    )
-    named = Processes("run-workers-0-0.run:55527", 4, 3)
-    assert find_processes(Config(num_processes=4), JOBSET) == named
-    assert find_processes(Config(), JOBSET | {"JAX_NUM_PROCESSES": "4"}) == named
 
 
 def test_a_cluster_that_jax_can_ask_is_asked(monkeypatch):

@@ -15,7 +15,7 @@ import pytest
 from experiments import WITH_MODEL
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from train_steps import program_of
+from train_steps import packed_rows, program_of
 
 from jaxformer.config import load_config
 from jaxformer.config.experiment import check_mesh
@@ -95,22 +95,6 @@ def program_on(mesh, model, optimizer=MOMENTUM):
     return program_of(model, mesh, optimizer, **TRAIN[model])
 
 
-def packed_rows():
-    """Documents of several lengths in each row, padding at the end, weights that differ."""
-    random = np.random.default_rng(0)
-    segments = np.sort(random.integers(0, 4, (BATCH, LENGTH)), axis=1)[:, ::-1]
-    segments = np.where(segments > 0, 4 - segments, 0)
-    starts = np.array([[np.argmax(row == s) for s in row] for row in segments])
-    tokens = random.integers(0, 40, (2, BATCH, LENGTH)).astype(np.int32)
-    return {
-        "inputs": tokens[0],
-        "targets": tokens[1],
-        "weights": ((segments > 0) * random.integers(0, 3, (BATCH, LENGTH))).astype(np.float32),
-        "segments": segments.astype(np.int32),
-        "positions": (np.arange(LENGTH) - starts).astype(np.int32),
-    }
-
-
 class Run(NamedTuple):
     program: TrainProgram
     start: dict
@@ -127,7 +111,7 @@ def three_steps(mesh, model):
     program = program_on(mesh, model)
     state, history = program.init(0), []
     start = jax.tree.map(np.asarray, state.params)
-    batch = {k: jax.device_put(v, program.batch_sharding) for k, v in packed_rows().items()}
+    batch = jax.device_put(packed_rows(BATCH, LENGTH, 40), program.batch_sharding)
     with jax.set_mesh(program.mesh):
         lowered = program._update.lower(state, batch)
         step, warnings = compiled_aloud(lowered)

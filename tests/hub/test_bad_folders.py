@@ -1,12 +1,13 @@
 """Folders and configurations that cannot be read, by chance or on purpose: one clear message."""
 
 import os
+import random
 import shutil
 import time
 
 import pytest
-from hostile_folders import spoil
 from saved_folders import change_settings, copy_of, save_tiny
+from soak.folders import ATTACKS
 
 from jaxformer.data.tokenizers.prompts import read_prompt_encoder
 from jaxformer.errors import ConfigError, DataError
@@ -204,6 +205,7 @@ def problem(source, folder, expected):
 def test_spoiled_folders_are_refused_in_one_sentence(part, sources, tmp_path):
     expected = {source: described(source) for source in sources}
     for seed in range(part, TRIED, PARTS):
-        source, folder = sources[seed % 3 == 0], tmp_path / str(seed)
-        done = spoil(source, folder, seed)
-        assert problem(source, folder, expected[source]) is None, done
+        source, dice = sources[seed % 3 == 0], random.Random(seed)
+        folder = copy_of(source, tmp_path / str(seed))
+        done = dice.choice(ATTACKS)(folder, dice)
+        assert problem(source, folder, expected[source]) is None, f"seed {seed}: {done}"

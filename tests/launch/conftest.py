@@ -8,6 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
+GCLOUD = """
+command = [word[10:] for word in words if word.startswith("--command=")]
+print("ACTIVE", flush=True) if "describe" in words else None
+own = {"HOME": os.path.join(os.environ["HOME"], words[5]), "JAX_PROCESS_ID": words[5][-1]}
+done = subprocess.run(["bash", "-c", *command], env=os.environ | own) if command else None
+sys.exit(done and done.returncode)
+"""
+"""Runs the commands for the machines on this one, each with a separate home folder."""
+
 
 @pytest.fixture
 def cluster(tmp_path):
@@ -28,6 +37,16 @@ def cluster(tmp_path):
         (programs / name).write_text("\n".join(lines))
         (programs / name).chmod(0o755)
 
+    def machines(*names):
+        """The homes of machines that gcloud reaches, as `setup` leaves them; and nobody sleeps."""
+        stand_in("gcloud", GCLOUD)
+        stand_in("sleep")
+        homes = [tmp_path / name for name in names]
+        for home in homes:
+            (home / "jaxformer-python" / "bin").mkdir(parents=True)
+            (home / "jaxformer-python" / "bin" / "activate").touch()
+        return homes
+
     def run(script, *arguments, **variables):
         file = tmp_path / "job.sh"
         file.write_text(script)
@@ -42,4 +61,6 @@ def cluster(tmp_path):
         lines = record.read_text().splitlines() if record.exists() else []
         return [json.loads(line) for line in lines]
 
-    return SimpleNamespace(stand_in=stand_in, run=run, calls=calls, folder=tmp_path)
+    return SimpleNamespace(
+        stand_in=stand_in, machines=machines, run=run, calls=calls, folder=tmp_path
+    )

@@ -20,14 +20,6 @@ OPTIONS = (
     *("--job.initialization-timeout", "60"),
 )
 TWO = TpuVm(chips="v5p:4x4x4*2", zone="z", setup=("true",), max_restarts=4)
-GCLOUD = (
-    "node = words[5]\n"
-    "home = os.path.join(os.environ['HOME'], node)\n"
-    "command = [word[10:] for word in words if word.startswith('--command=')]\n"
-    "own = {'HOME': home, 'JAX_PROCESS_ID': node[-1]}\n"
-    "sys.exit(subprocess.run(['bash', '-c', *command], env=os.environ | own).returncode)\n"
-)
-"""Runs the commands for the machines on this one, each with a separate home folder."""
 
 
 class Machines:
@@ -35,13 +27,8 @@ class Machines:
 
     def __init__(self, cluster, runs, run_dir):
         self.cluster, self.run_dir = cluster, run_dir
-        self.homes = [cluster.folder / f"tiny-{index}" for index in range(2)]
-        cluster.stand_in("gcloud", GCLOUD)
+        self.homes = cluster.machines("tiny-0", "tiny-1")
         cluster.stand_in("sleep", "subprocess.run(['/bin/sleep', '0.2'], check=True)")
-        for home in self.homes:
-            programs = home / "jaxformer-python" / "bin"
-            programs.mkdir(parents=True)
-            (programs / "activate").touch()
         modules = f"{ROOT}{os.pathsep}{runs.environment['PYTHONPATH']}"
         own = {k: v for k, v in runs.environment.items() if k.startswith(("JAX", "XLA", "OMP"))}
         own |= {"JAX_COORDINATOR_ADDRESS": free_address(), "JAX_NUM_PROCESSES": "2"}

@@ -15,49 +15,45 @@ from jaxformer.launch import Job, Slurm, slurm_script
 pytestmark = pytest.mark.slow
 
 STEPS = 40
-SRUN = '''#!{python}
-"""Starts the command twice, with the variables that srun gives two tasks of one node."""
-import os, subprocess, sys
-command = sys.argv[1:]
+SRUN = """
+command = words[1:]
 while command[0].startswith("--"):
     command.pop(0)
-step = {{
+step = {
     "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "localhost",
     "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "0",
-}}
+}
 tasks = []
 for rank in map(str, range(2)):
-    own = {{"SLURM_PROCID": rank, "SLURM_LOCALID": rank}}
-    with open(f"task-{{rank}}.log", "a") as log:
+    own = {"SLURM_PROCID": rank, "SLURM_LOCALID": rank}
+    with open(f"task-{rank}.log", "a") as log:
         tasks.append(subprocess.Popen(
             command, env=os.environ | step | own, stdout=log, stderr=subprocess.STDOUT
         ))
 with open("tasks", "w") as file:
     file.write(" ".join(str(task.pid) for task in tasks))
 sys.exit(max(task.wait() % 256 for task in tasks))
-'''
-SCONTROL = """#!/bin/sh
-echo "$@" >> requeued
 """
+"""Starts the command twice, with the variables that srun gives two tasks of one node."""
 
 
 class Scheduler:
-    """A folder with stand-ins for srun and scontrol, and the job's script."""
+    """A folder with the job's script."""
 
-    def __init__(self, folder, runs):
-        self.folder, self.run_dir = folder, folder / "run"
-        stand_ins = {"srun": SRUN.format(python=sys.executable), "scontrol": SCONTROL}
-        for name, text in stand_ins.items():
-            (folder / name).write_text(text)
-            (folder / name).chmod(0o755)
+    def __init__(self, cluster, name, runs):
+        self.folder = cluster.folder / name
+        self.run_dir = self.folder / "run"
+        self.folder.mkdir()
+        cluster.stand_in("srun", SRUN)
+        cluster.stand_in("scontrol")
         options = ("--train.steps", str(STEPS), "--train.checkpoint-interval", "10")
         job = Job(
             str(runs.experiment), str(self.run_dir), "tiny", (*options, "--mesh.data", "2"),
             program=(sys.executable, "-m", "jaxformer"),
         )  # fmt: skip
-        (folder / "job.sh").write_text(slurm_script(job, Slurm(nodes=1, gpus_per_node=0)))
+        (self.folder / "job.sh").write_text(slurm_script(job, Slurm(nodes=1, gpus_per_node=0)))
         modules = f"{ROOT}{os.pathsep}{runs.environment['PYTHONPATH']}"
-        programs = f"{folder}{os.pathsep}{os.environ['PATH']}"
+        programs = f"{cluster.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
         self.environment = runs.environment | {"PYTHONPATH": modules, "PATH": programs}
 
     def submit(self):
@@ -76,26 +72,19 @@ class Scheduler:
         os.kill(int((self.folder / "tasks").read_text().split()[rank]), number)
         return script.wait(timeout=300)
 
-    @property
-    def requeued(self):
-        file = self.folder / "requeued"
-        return file.read_text().splitlines() if file.exists() else []
 
-
-def test_a_job_that_is_told_to_stop_and_one_that_is_killed_end_with_the_same_bits(tmp_path, runs):
-    for name in ("undisturbed", "disturbed"):
-        (tmp_path / name).mkdir()
-    undisturbed = Scheduler(tmp_path / "undisturbed", runs)
+def test_a_job_that_is_told_to_stop_and_one_that_is_killed_end_with_the_same_bits(cluster, runs):
+    undisturbed = Scheduler(cluster, "undisturbed", runs)
     assert undisturbed.submit().wait(timeout=600) == 0, undisturbed.logs()
-    assert not undisturbed.requeued
+    assert [call[0] for call in cluster.calls()] == ["srun"]
     assert "2 processes" in undisturbed.logs()[0]
 
-    job = Scheduler(tmp_path / "disturbed", runs)
+    job = Scheduler(cluster, "disturbed", runs)
     assert job.interrupt(1, signal.SIGTERM, lambda run: steps_logged(run) > 3) == 75, job.logs()
-    assert job.requeued == ["requeue 7"]
+    assert cluster.calls()[2:] == [["scontrol", "requeue", "7"]]
     assert "stopped after step" in job.logs()[0]
     assert job.interrupt(1, signal.SIGKILL, lambda run: has_saved(run, 20)) not in (0, 75)
-    assert job.requeued == ["requeue 7"]
+    assert [call[0] for call in cluster.calls()[3:]] == ["srun"]
     assert "error: another process of this job has ended" in job.logs()[0]
     assert job.submit().wait(timeout=600) == 0, job.logs()
     assert "continuing from step 20" in job.logs()[0]

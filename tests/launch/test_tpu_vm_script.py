@@ -18,13 +18,6 @@ TWO = TpuVm(
 WHERE = ["--zone=us-east5-a"]
 
 
-@pytest.mark.parametrize("cluster_of_tpus", [ONE, TWO], ids=["one", "two"])
-def test_bash_reads_the_script(cluster_of_tpus):
-    script = tpu_vm_script(JOB, cluster_of_tpus)
-    done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_machines_are_asked_for(cluster):
     cluster.stand_in("gcloud")
     assert cluster.run(tpu_vm_script(JOB, ONE), "create") == (0, "")
@@ -48,18 +41,8 @@ def test_machines_are_asked_for(cluster):
 
 
 def test_the_run_starts_on_every_machine_as_it_was_typed(cluster):
-    """The stand-in runs what it is to run on the machines, here."""
-    cluster.stand_in(
-        "gcloud",
-        "command = [word for word in words if word.startswith('--command=')][0]\n"
-        "home = os.path.join(os.environ['HOME'], words[5])\n"
-        "subprocess.run(['bash', '-c', command.removeprefix('--command=')], check=True,\n"
-        "    env=os.environ | {'HOME': home})\n",
-    )
+    homes = cluster.machines("llama-0", "llama-1")
     cluster.stand_in("python", "assert os.environ['A'] == '1 $B'; print('trains')")
-    homes = [cluster.folder / f"llama-{node}" for node in range(2)]
-    for home in homes:
-        make_environment(cluster, home)
     assert cluster.run(tpu_vm_script(JOB, TWO), "start")[0] == 0
     assert [status_of_the_run(home) for home in homes] == ["0", "0"]
     assert all("trains" in (home / "llama.log").read_text() for home in homes)
@@ -69,24 +52,6 @@ def test_the_run_starts_on_every_machine_as_it_was_typed(cluster):
     assert all("--worker=all" in call for call in calls if call[0] == "gcloud")
     assert [call for call in calls if call[0] == "python"] == [list(JOB.command)] * 2
     assert all(int((home / "llama.pid").read_text()) > 0 for home in homes)
-
-
-def make_environment(cluster, home):
-    """What `setup` leaves on a machine; and nobody sleeps."""
-    programs = home / "jaxformer-python" / "bin"
-    programs.mkdir(parents=True)
-    (programs / "activate").touch()
-    cluster.stand_in("sleep")
-
-
-def on_this_machine(cluster):
-    """A stand-in for gcloud that runs here what it is to run on a machine."""
-    cluster.stand_in(
-        "gcloud",
-        "command = [word[10:] for word in words if word.startswith('--command=')]\n"
-        "print('ACTIVE', flush=True) if 'describe' in words else None\n"
-        "sys.exit(subprocess.run(['bash', '-c', *command]).returncode if command else 0)\n",
-    )
 
 
 def status_of_the_run(home):
@@ -107,8 +72,7 @@ def status_of_the_run(home):
     ],
 )
 def test_a_machine_starts_the_run_again(cluster, statuses, starts, last):
-    on_this_machine(cluster)
-    make_environment(cluster, cluster.folder)
+    (home,) = cluster.machines("llama")
     cluster.stand_in(
         "python",
         f"statuses, file = {statuses}, 'starts'\n"
@@ -118,15 +82,14 @@ def test_a_machine_starts_the_run_again(cluster, statuses, starts, last):
     )
     script = tpu_vm_script(JOB, replace(ONE, max_restarts=2))
     assert cluster.run(script, "start")[0] == 0
-    assert status_of_the_run(cluster.folder) == last
+    assert status_of_the_run(home) == last
     assert len((cluster.folder / "starts").read_text()) == starts
     status, output = cluster.run(script, "keep")
     assert (status, "complete" in output) == ((0, True) if last == "0" else (1, False))
 
 
 def test_a_run_that_is_stopped_by_hand_stays_stopped(cluster):
-    on_this_machine(cluster)
-    make_environment(cluster, cluster.folder)
+    (home,) = cluster.machines("llama")
     cluster.stand_in(
         "python",
         "import signal, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\n"
@@ -138,12 +101,12 @@ def test_a_run_that_is_stopped_by_hand_stays_stopped(cluster):
         subprocess.run(["/bin/sleep", "0.05"], check=True)
     assert "is running already" in cluster.run(script, "start")[1]
     assert cluster.run(script, "stop")[0] == 0
-    assert status_of_the_run(cluster.folder) == "75"
+    assert status_of_the_run(home) == "75"
     assert [call[0] for call in cluster.calls()].count("python") == 1
 
 
 def test_machines_that_were_taken_away_are_asked_for_again(cluster):
-    make_environment(cluster, cluster.folder)
+    cluster.stand_in("sleep")
     cluster.stand_in(
         "gcloud",
         "states, file = ['SUSPENDED', 'ACTIVE'], 'asked'\n"
@@ -161,7 +124,7 @@ def test_machines_that_were_taken_away_are_asked_for_again(cluster):
 
 def test_setup_makes_a_newer_python(cluster):
     """With stand-ins for curl, whose script installs uv, and for uv."""
-    on_this_machine(cluster)
+    cluster.machines()
     cluster.stand_in(
         "curl", "print('mkdir -p ~/.local/bin; cp \"$(command -v uv-)\" ~/.local/bin/uv')"
     )
@@ -176,7 +139,7 @@ def test_setup_makes_a_newer_python(cluster):
     script = tpu_vm_script(JOB, replace(ONE, setup=("it", "uv pip install x")))
     assert cluster.run(script, "setup")[0] == 0
     made = [call for call in cluster.calls() if call[0] in ("uv", "it")]
-    folder = str(cluster.folder / "jaxformer-python")
+    folder = str(cluster.folder / "llama" / "jaxformer-python")
     venv = ["uv", "venv", "--seed", "--python", "3.12", folder]
     assert made == [venv, ["it"], ["uv", "pip", "install", "x"]]
 

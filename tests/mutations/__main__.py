@@ -54,11 +54,10 @@ def check_applies(folder: Path, faults: Sequence[Fault]) -> None:
         count = path.read_text().count(fault.old) if path.is_file() else 0
         if count != 1:
             problems.append(f"{fault.name}: jaxformer/{fault.file} has {count} of {fault.old!r}")
-        for name in fault.tests:
-            file, _, test = name.partition("::")
-            path = folder / "tests" / file
-            if not path.is_file() or f"def {test}" not in path.read_text():
-                problems.append(f"{fault.name}: there is no tests/{name}")
+        file, _, test = fault.test.partition("::")
+        path = folder / "tests" / file
+        if not path.is_file() or f"def {test}" not in path.read_text():
+            problems.append(f"{fault.name}: there is no tests/{fault.test}")
     if problems:
         raise SystemExit("\n".join([*problems, "mend them in tests/mutations/faults.py"]))
 
@@ -83,14 +82,14 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def caught_by(folder: Path, fault: Fault) -> str | None:
-    """The first test that fails, or None: the fault survived.
+    """The test that fails, or None: the fault survived.
 
     Raises:
         SystemExit: The tests could not run.
     """
     arguments = ["-x", "-q", "-rfE", "-p", "no:cacheprovider", "--durations=0"]
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", *arguments, *(f"tests/{name}" for name in fault.tests)],
+        [sys.executable, "-m", "pytest", *arguments, f"tests/{fault.test}"],
         cwd=folder,
         env=environment(folder),
         capture_output=True,

@@ -22,8 +22,7 @@ from soak.commands import Commands
 from soak.configs import Configs
 from soak.damage import Damage
 from soak.folders import Folders
-from soak.jobs import Jobs
-from soak.kills import KILLS_IN_A_ROW, Kills
+from soak.jobs import KILLS_IN_A_ROW, Jobs, Kills
 from soak.places import Places
 from soak.trial import Outcome, Trial
 

@@ -11,6 +11,7 @@ from unittest import mock
 
 import jax
 import numpy as np
+from tiny_run import contents
 
 from jaxformer.cli import main as cli
 from jaxformer.cli.hub import parity as cli_parity
@@ -79,7 +80,7 @@ class Commands:
         return Trial(PART, index, f"{name} {shown}"[:300], outcome, detail)
 
     def _run(self, name: str, arguments: list[str], work: Path) -> None:
-        before = _files(work)
+        before = contents(work).keys()
         try:
             if name == "train":
                 reporting(lambda: train(*arguments))
@@ -87,9 +88,8 @@ class Commands:
                 reporting(lambda: cli.main([name, *arguments]))
         except (Refused, Reached) as end:
             # Where training was refused, the next start finds the folder as this one did.
-            if isinstance(end, Refused) and _files(work) != before:
-                left = sorted(set(_files(work)) ^ set(before))[:3]
-                raise Silent(f"refused, but not as it was: {left}") from end
+            if isinstance(end, Refused) and (left := contents(work).keys() ^ before):
+                raise Silent(f"refused, but not as it was: {sorted(left)[:3]}") from end
             raise
 
     def _places(self, name: str, dice: random.Random) -> list[str]:
@@ -168,7 +168,3 @@ def _reached(name: str) -> Callable:
         raise Reached(name)
 
     return reached
-
-
-def _files(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))

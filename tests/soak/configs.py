@@ -2,17 +2,16 @@
 
 import dataclasses
 import json
-import typing
 from pathlib import Path
 from typing import Any
 
-from refusals import fits
+from refusals import fields_of, fits
+from tiny_run import ROOT
 
 from jaxformer.checkpoints.run_dir import read_config
 from jaxformer.config import load_config, validate
 from jaxformer.io.serialization import to_json
 from soak.hostile import spoiled_json, spoiled_json_text
-from soak.runs import ROOT
 from soak.trial import Silent, Trial, chance, heard, judge
 
 PART = "configs"
@@ -57,11 +56,10 @@ def read(folder: Path) -> None:
 
 def mistyped(value: Any, name: str) -> str:
     """Names a field whose value is not of its type; empty where all are."""
-    hints = typing.get_type_hints(type(value))
-    for field in dataclasses.fields(value):
-        item = getattr(value, field.name)
-        if not fits(item, hints[field.name]):
-            return f"{name}.{field.name} = {item!r}, which should be {field.type}"
-        if dataclasses.is_dataclass(item) and (wrong := mistyped(item, f"{name}.{field.name}")):
+    for field, annotation in fields_of(type(value)).items():
+        item, path = getattr(value, field), f"{name}.{field}"
+        if not fits(item, annotation):
+            return f"{path} = {item!r}, which should be {annotation}"
+        if dataclasses.is_dataclass(item) and (wrong := mistyped(item, path)):
             return wrong
     return ""

@@ -6,9 +6,11 @@ import re
 import shutil
 from pathlib import Path
 
+from tiny_run import losses_of
+
 from jaxformer.pretrained.auto import load
 from soak.hostile import spoiled_bytes, spoiled_json, spoiled_json_text
-from soak.runs import Whole, measured, parameters_hash, train, whole_run
+from soak.runs import Whole, parameters_hash, train, whole_run
 from soak.trial import Silent, Trial, announces_damage, chance, heard, judge, reporting, run_command
 
 PART = "damage"
@@ -132,7 +134,7 @@ def exported(whole: Whole, run: Path) -> None:
 def continued(whole: Whole, run: Path) -> None:
     """The end of training must be that of an undisturbed run, bit for bit, and what it measures."""
     resumed(whole, run)
-    rows = measured(run)
+    rows = losses_of(run)
     if rows != [row for row in whole.losses if row in rows]:
         raise Silent("training on measures other losses")
 
@@ -144,7 +146,7 @@ def resumed(whole: Whole, run: Path) -> None:
     found = re.search(r"content hash +(\w{64}) \(step (\d+)\)", shown)
     if found is None or whole.contents.get(found.group(1)) != 12:
         raise Silent("training on gives other parameters or optimizer state")
-    if len(measured(run)) < len(whole.losses) and not announces_damage(text):
+    if len(losses_of(run)) < len(whole.losses) and not announces_damage(text):
         raise Silent("rows of metrics.jsonl are gone")
 
 

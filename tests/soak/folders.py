@@ -24,8 +24,7 @@ PART = "folders"
 KINDS = {"gpt2": "LMHeadModel", "bert": "MaskedLM", "llama": "ForCausalLM", "t5": ""}
 SECRET = "the secret of another folder"
 HUGE = (10**9, 2**31, 2**63, 10**40, 10**4300)
-JSON_FILES = ("config.json", "config.json", "generation_config.json", "tokenizer_config.json")
-JSON_FILES += ("tokenizer.json",)
+ABSENT = ("vocab.txt", "merges.txt", "spiece.model", "chat_template.jinja")
 WEIGHTS = "model.safetensors"
 LETTERS = "abcxyz"
 MOST_SECONDS = 20
@@ -115,9 +114,17 @@ def tokenized(folder: Path, run: Path) -> None:
 # Attacks ----------------------------------------------------------------------------------------
 
 
+def _json_file(folder: Path, dice: random.Random) -> Path:
+    return dice.choice([folder / "config.json", *sorted(folder.glob("*.json"))])
+
+
+def _weights(folder: Path, dice: random.Random) -> Path:
+    return dice.choice(sorted(folder.glob("*.safetensors")))
+
+
 def _said(folder: Path, dice: random.Random) -> str:
     """A file of JSON says something else."""
-    path = folder / dice.choice(JSON_FILES)
+    path = _json_file(folder, dice)
     what, data = spoiled_json(json.loads(path.read_text()), dice)
     path.write_text(json.dumps(data))
     return f"{path.name}: {what}"
@@ -140,7 +147,7 @@ def _digits(value: int) -> str:
 
 def _unreadable(folder: Path, dice: random.Random) -> str:
     """A file of JSON is none."""
-    path = folder / dice.choice(JSON_FILES)
+    path = _json_file(folder, dice)
     what, content = spoiled_json_text(path.read_text(), dice)
     path.write_bytes(content)
     return f"{path.name}: {what}"
@@ -148,7 +155,7 @@ def _unreadable(folder: Path, dice: random.Random) -> str:
 
 def _spoiled(folder: Path, dice: random.Random) -> str:
     """A file of JSON is damaged."""
-    path = folder / dice.choice(JSON_FILES)
+    path = _json_file(folder, dice)
     what, content = spoiled_bytes(path.read_bytes(), dice)
     path.write_bytes(content)
     return f"{path.name}: {what}"
@@ -156,7 +163,7 @@ def _spoiled(folder: Path, dice: random.Random) -> str:
 
 def _header(folder: Path, dice: random.Random) -> str:
     """The header of the weights lies, or is damaged."""
-    path = folder / WEIGHTS
+    path = _weights(folder, dice)
     whole = path.read_bytes()
     (size,) = struct.unpack("<Q", whole[:8])
     header = whole[8 : 8 + size]
@@ -175,7 +182,7 @@ def _header(folder: Path, dice: random.Random) -> str:
 
 def _cut(folder: Path, dice: random.Random) -> str:
     """The weights end early, or something follows them."""
-    path = folder / WEIGHTS
+    path = _weights(folder, dice)
     whole = path.read_bytes()
     end = dice.randrange(len(whole))
     path.write_bytes(whole[:end] if dice.random() < 0.7 else whole + bytes(end))
@@ -184,7 +191,8 @@ def _cut(folder: Path, dice: random.Random) -> str:
 
 def _numbers(folder: Path, dice: random.Random) -> str:
     """The weights hold what no training leaves."""
-    tensors = load_file(folder / WEIGHTS)
+    path = _weights(folder, dice)
+    tensors = load_file(path)
     name = dice.choice(sorted(tensors))
     value = dice.choice((np.nan, np.inf, -np.inf))
     which = dice.choice(("one tensor", "all", "one number", "integers"))
@@ -196,25 +204,29 @@ def _numbers(folder: Path, dice: random.Random) -> str:
             tensors[each] = np.ones(tensors[each].shape, np.int8)
         else:
             tensors[each] = np.full_like(tensors[each], value)
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    save_file(tensors, path, metadata={"format": "pt"})
     return f"weights: {which} {value if which != 'integers' else ''} ({name})"
 
 
 def _links(folder: Path, dice: random.Random) -> str:
-    """A file is a link out of the folder, to itself, to a device or to nothing."""
-    names = (*JSON_FILES, "vocab.txt", "merges.txt", "spiece.model", "chat_template.jinja", WEIGHTS)
-    path = folder / dice.choice(names)
+    """A file is a link out of the folder, to itself, to a device, to the folder or to nothing."""
+    path = dice.choice([*sorted(folder.iterdir()), *(folder / name for name in ABSENT)])
+    content = path.read_bytes() if path.exists() else SECRET.encode()
+    (folder.parent / "moved").write_bytes(content)
     path.unlink(missing_ok=True)
-    goal = dice.choice(("../secret.txt", "../secret.txt", path.name, "/dev/zero", "nothing"))
-    path.symlink_to(goal)
-    return f"{path.name} -> {goal}"
+    goals = ("../secret.txt", "../secret.txt", "../moved", path.name, "/dev/zero", ".", "nothing")
+    path.symlink_to(dice.choice(goals))
+    return f"{path.name} -> {os.readlink(path)}"
 
 
 def _places(folder: Path, dice: random.Random) -> str:
-    """A pipe, a folder or nothing stands where a file should."""
-    path = folder / dice.choice((*JSON_FILES, WEIGHTS))
-    path.unlink()
-    kind = dice.choice(("pipe", "folder", "nothing", "empty file"))
+    """A pipe, a folder, a huge file or nothing stands where a file should."""
+    path = dice.choice(sorted(folder.iterdir()))
+    kind = dice.choice(("pipe", "folder", "nothing", "empty file", "file of 600 MiB"))
+    if kind == "file of 600 MiB":
+        os.truncate(path, 600 * 2**20)
+    else:
+        path.unlink()
     if kind == "pipe":
         os.mkfifo(path)
     elif kind == "folder":
@@ -233,7 +245,7 @@ def _index(folder: Path, dice: random.Random) -> str:
         shards = dice.choice(([], {}, {"weight_map": []}, {"weight_map": {"a": {}}}))
     (folder / f"{WEIGHTS}.index.json").write_text(json.dumps(shards))
     if dice.random() < 0.5:
-        (folder / WEIGHTS).rename(folder / "model-00001-of-00001.safetensors")
+        _weights(folder, dice).rename(folder / "model-00001-of-00001.safetensors")
     return f"index: {str(shards)[:60]}"
 
 

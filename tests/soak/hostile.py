@@ -12,11 +12,14 @@ VALUES = (
     {"type": 5},
     {"type": "jaxformer.__main__.X"},
     "../../etc/passwd",
+    "/dev/zero",
     "\u0000",
+    "\ud800",
     "a" * 5000,
     "💥",
     {"rope_type": "yarn"},
     {"type": "os.path"},
+    {"a": {"b": []}},
 )
 """In the place of a value of JSON."""
 
@@ -127,6 +130,8 @@ def spoiled_json_text(text: str, chance: random.Random) -> tuple[str, bytes]:
             ("Latin-1", b'{"caf\xe9": 1}'),
             ("100,000 brackets", b"[" * 100_000),
             ("100,000 nested objects", b'{"a":' * 100_000 + b"1" + b"}" * 100_000),
+            ("900 nested objects", b'{"a":' * 900 + b"1" + b"}" * 900),
+            ("an empty object", b"{}"),
             ("a number of 5,000 digits", b'{"vocab_size": ' + b"9" * 5000 + b"}"),
             ("a list", b"[1, 2]"),
             ("a number", b"5"),

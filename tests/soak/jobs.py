@@ -1,4 +1,4 @@
-"""Jobs of 2 and 4 processes, killed or told to stop, on a disk and in a bucket."""
+"""Runs of one process and jobs of several, killed or told to stop, on a disk and in a bucket."""
 
 import contextlib
 import itertools
@@ -7,31 +7,27 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import fsspec
 import numpy as np
 from object_store import ACCESS, Server, reached_by
+from tiny_run import losses_of
 
 from jaxformer.checkpoints.files import saved_steps
-from jaxformer.checkpoints.run_dir import CHECKPOINTS
-from jaxformer.io.paths import AnyPath, any_path
-from soak.kills import KILLS_IN_A_ROW
-from soak.moments import is_saving, last_step, wait_for_moment
-from soak.processes import Result, Starter, endings
-from soak.runs import measured, write_experiments
+from jaxformer.checkpoints.run_dir import CHECKPOINTS, METRICS_FILE
+from jaxformer.io.paths import AnyPath, any_path, is_remote
+from soak.processes import START_SECONDS, Process, Result, Starter, complaint_of, endings
+from soak.runs import write_experiments
 from soak.trial import Outcome, Silent, Trial, chance, judge
 
-PART = "jobs"
-STEPS, INTERVAL, GOAL = 40, 5, 6
+INTERVAL = 5
+KILLS_IN_A_ROW = 5
+"""How often one run is struck before it may end and is compared."""
 STOPPED = 75
 """The status of a job that was told to stop."""
 MOST = 4
-KINDS = tuple(itertools.product((2, MOST), (signal.SIGKILL, signal.SIGTERM), ("disk", "s3")))
-"""How many processes, what they get, and where the run is."""
-QUICKLY = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-"""In a job JAX keeps the programs of the first process alone; the others compile at each start."""
 FEWER = (
     (2, "--mesh.data", 2),
     (2, "--mesh.fsdp", 2),
@@ -47,19 +43,28 @@ ROUNDING = 1e-5
 class Jobs:
     """Kills and stops jobs, and compares what they end with."""
 
-    def __init__(self, folder: Path, seed: int, kinds: tuple[tuple, ...] = KINDS):
-        self.folder, self.seed, self.kinds = folder, seed, kinds
+    part = "jobs"
+    steps, goal = 40, 6
+    """Of a run, and the most that are waited for until it is struck."""
+    kinds = tuple(itertools.product((2, MOST), (signal.SIGKILL, signal.SIGTERM), ("disk", "s3")))
+    """How many processes, what they get, and where the run is."""
+    options = ("--train.loggers",)  # none, which start sooner
+    optimized = False
+    """In a job JAX keeps the first process's programs alone; the others compile at each start."""
+
+    def __init__(self, folder: Path, seed: int, kinds: tuple[tuple, ...] = ()):
+        self.folder, self.seed, self.kinds = folder, seed, kinds or self.kinds
         experiment = write_experiments(folder.parent)["text"]
-        options = ("--train.steps", STEPS, "--train.checkpoint-interval", INTERVAL)
-        options += ("--train.eval-interval", STEPS, "--job.stopped-status", STOPPED)
-        options += ("--train.loggers",)  # none, which start sooner
-        self.starter = Starter(folder, experiment, *options, **QUICKLY)
+        options = ("--train.steps", self.steps, "--train.checkpoint-interval", INTERVAL)
+        options += ("--train.eval-interval", 100, "--job.stopped-status", STOPPED, *self.options)
+        quickly = {} if self.optimized else {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+        self.starter = Starter(folder, experiment, *options, **quickly)
         self._whole: dict[int, Result] = {}
         self._life: dict[int, float] = {}
 
     def trial(self, index: int) -> Trial:
         """Strikes one job a few times, lets it end, and compares."""
-        dice = chance(self.seed, PART, index)
+        dice = chance(self.seed, self.part, index)
         processes, number, place = self.kinds[index % len(self.kinds)]
         log: list[str] = []
         with self._place(place, f"run-{index}") as run:
@@ -69,7 +74,7 @@ class Jobs:
             shutil.rmtree(self.folder / f"run-{index}", ignore_errors=True)
         else:
             attack += f" (kept in {self.folder})"
-        return Trial(PART, index, attack, outcome, detail, KILLS_IN_A_ROW)
+        return Trial(self.part, index, attack, outcome, detail, KILLS_IN_A_ROW)
 
     def _struck(
         self,
@@ -83,7 +88,7 @@ class Jobs:
         for _ in range(KILLS_IN_A_ROW):
             before = saved_steps(run / CHECKPOINTS)
             started = self.starter.start(run, processes, "--mesh.data", processes)
-            name = wait_for_moment(run, started, dice, self._life[processes], GOAL)
+            name = wait_for_moment(run, started, dice, self._life[processes], self.goal)
             victims = dice.sample(started, dice.randint(1, processes))
             for victim in victims:
                 victim.send(number)
@@ -99,14 +104,14 @@ class Jobs:
         if isinstance(run, Path) and processes == MOST:
             log.append(self._continued_by_fewer(run, dice, whole.losses))
         self.starter.finish(run, processes, "--mesh.data", processes)
-        self.starter.result(run, STEPS).check(whole, complaints)
+        self.starter.result(run, self.steps).check(whole, complaints)
 
     def _continued_by_fewer(self, run: Path, dice: random.Random, whole: list[tuple]) -> str:
         """Goes on in a copy with fewer processes: the same data, and losses within rounding."""
         copy = Path(shutil.copytree(run, run.with_name(f"{run.name}-fewer")))
         processes, *mesh = dice.choice(FEWER)
         self.starter.finish(copy, processes, *mesh)
-        rows = measured(copy)
+        rows = losses_of(copy)
         if [row[:2] for row in rows] != [row[:2] for row in whole]:
             raise Silent("fewer processes measured at other steps")
         losses, expected = (np.array([row[2] for row in each]) for each in (rows, whole))
@@ -125,8 +130,9 @@ class Jobs:
             while not last_step(run) and all(process.runs for process in started):
                 time.sleep(0.1)
             self._life[processes] = time.monotonic() - began
-            assert not endings(started, ())[0], [process.output() for process in started]
-            self._whole[processes] = self.starter.result(run, STEPS)
+            found = {complaint_of(process, START_SECONDS) for process in started}
+            assert found == {""}, [process.output() for process in started]
+            self._whole[processes] = self.starter.result(run, self.steps)
         return self._whole[processes]
 
     @contextlib.contextmanager
@@ -142,6 +148,15 @@ class Jobs:
                 yield any_path(f"s3://soak/{name}", "run_dir")
         finally:
             server.close()
+
+
+class Kills(Jobs):
+    """Kills runs of one process, and of two."""
+
+    part = "kills"
+    steps, goal = 300, 40
+    kinds = tuple((processes, signal.SIGKILL, "disk") for processes in (1, 1, 2))
+    options, optimized = (), True
 
 
 def stop_complaint(statuses: set[int], words: str, made: list[int]) -> str:
@@ -164,3 +179,53 @@ def stop_complaint(statuses: set[int], words: str, made: list[int]) -> str:
     if -signal.SIGTERM in statuses and not made:  # it was told before it had met the others
         return ""
     return f"statuses {sorted(statuses)} after SIGTERM, and saved {made}"
+
+
+# Moments: while a run starts, after some steps, or while a checkpoint is written -----------------
+
+
+def last_step(run: AnyPath) -> int:
+    """How far a run is; in a store, whose metrics come late, how far it has saved."""
+    if is_remote(run):
+        return max(saved_steps(run / CHECKPOINTS), default=0)
+    with contextlib.suppress(OSError):
+        return (run / METRICS_FILE).read_bytes().count(b'"train"')
+    return 0
+
+
+def is_saving(run: AnyPath) -> bool:
+    """Whether there is a checkpoint that is not complete."""
+    checkpoints = run / CHECKPOINTS
+    if not is_remote(run):
+        return any(checkpoints.glob("*.orbax-checkpoint-tmp*"))
+    items = checkpoints.iterdir() if checkpoints.is_dir() else ()
+    begun = {int(item.name) for item in items if item.name.isdecimal()}
+    return bool(begun - set(saved_steps(checkpoints)))
+
+
+def wait_for_moment(
+    run: AnyPath, started: Collection[Process], dice: random.Random, life: float, steps: int
+) -> str:
+    """Waits for a random moment of a run, or for the end of one of its processes.
+
+    Args:
+        run: The folder of the run.
+        started: The processes that train in it.
+        dice: Chooses the moment.
+        life: The seconds within which a start is struck.
+        steps: The most steps that are waited for.
+
+    Returns:
+        What the run was doing.
+    """
+    name = dice.choice(("starting", "stepping", "saving", "saving"))
+    end = time.monotonic() + dice.random() * life
+    goal = last_step(run) + dice.randint(1, steps)
+    moments: dict[str, Callable[[], bool]] = {
+        "starting": lambda: time.monotonic() >= end,
+        "stepping": lambda: last_step(run) >= goal,
+        "saving": lambda: last_step(run) >= goal and is_saving(run),
+    }
+    while not moments[name]() and all(process.runs for process in started):
+        time.sleep(0.1 if is_remote(run) else 0.002)
+    return name

@@ -1,6 +1,5 @@
 """Where a run lies: strange paths to it, links in it, and another run in its place."""
 
-import os
 import random
 import shutil
 import uuid
@@ -11,6 +10,7 @@ from unittest.mock import patch
 
 import fsspec
 from object_store import MemoryStore
+from tiny_run import contents
 
 from jaxformer.checkpoints import lease
 from jaxformer.checkpoints.run_dir import locked
@@ -94,11 +94,11 @@ def _link(whole: Whole, home: Path, dice: random.Random, log: list[str]) -> None
         item.unlink(missing_ok=True)
     item.symlink_to(outside)
     log.append(name)
-    before = _contents(outside)
+    before = contents(outside)
     try:
         continued(whole, run)
     finally:
-        if _contents(outside) != before:
+        if contents(outside) != before:
             raise Silent(f"what {name} led to was changed")
 
 
@@ -106,16 +106,16 @@ def _replaced(whole: Whole, home: Path, dice: random.Random, log: list[str]) -> 
     """A run whose folder is replaced while it trains stops, and leaves the other as it is."""
     run, steps = whole.copy(home / "run"), dice.randint(1, 3)
     log.append(f"after {steps} steps")
-    found: dict[str, bytes] = {}
+    found: dict[str, bytes | None] = {}
 
     def replace() -> None:
         shutil.rmtree(run)
         whole.copy(run)
-        found.update(_contents(run))
+        found.update(contents(run))
 
     with _after(steps, replace):
         _must_stop(whole, run)
-    if _contents(run) != found:
+    if contents(run) != found:
         raise Silent("the run that was replaced wrote into the other")
 
 
@@ -164,9 +164,3 @@ def _must_stop(whole: Whole, run: Path) -> None:
             raise
     else:
         raise Silent("a run that was replaced ended as if nothing had happened")
-
-
-def _contents(path: Path) -> dict[str, bytes]:
-    """The bytes of a file, or of those below a folder."""
-    files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
-    return {os.path.relpath(file, path): file.read_bytes() for file in files}

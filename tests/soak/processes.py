@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ports import free_address
+from tiny_run import ROOT, losses_of
 
 from jaxformer.io.paths import AnyPath
-from soak.runs import ROOT, measured
 from soak.trial import Silent
 
 ALONE_SECONDS, START_SECONDS = 60, 300
@@ -113,7 +113,7 @@ class Starter:
         process.ended(START_SECONDS)
         found = re.search(rf"content hash +(\w{{64}}) \(step {step}\)", process.output())
         assert found, process.output()
-        return Result(found.group(1), measured(run))
+        return Result(found.group(1), losses_of(run))
 
     def _process(self, *arguments: object) -> Process:
         self._starts += 1
@@ -123,6 +123,7 @@ class Starter:
             "JAX_COMPILATION_CACHE_DIR": str(self._folder / "compiled"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAXFORMER_CACHE": str(self._folder / f"cache-{self._starts}"),
+            "PYTHONPATH": str(ROOT / "tests"),
             **self._variables,
         }
         said = self._folder / f"{self._starts}.txt"

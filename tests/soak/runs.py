@@ -3,44 +3,33 @@
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from tiny_run import losses_of
 
 from jaxformer.checkpoints import files as checkpoint_files
 from jaxformer.checkpoints.checkpointer import content_hash
 from jaxformer.checkpoints.restore import read_arrays
 from jaxformer.cli import main as cli
-from jaxformer.training.logging.metrics_writer import MetricsLog, read_metrics
-
-ROOT = Path(__file__).parents[2]
+from jaxformer.training.logging.metrics_writer import MetricsLog
 
 TEXT = """
-from jaxformer.config import Config, TrainConfig
-from jaxformer.data import Bytes, DataConfig, Packed, TextFiles
-from jaxformer.models import DecoderConfig
-from jaxformer.optim.optimizers import AdamW
-from jaxformer.optim.schedules import Cosine
+from dataclasses import replace
+
+from tiny_run import tiny_config
+
+from jaxformer.data import TextFiles
 
 def get_config():
-    return Config(
-        model=DecoderConfig(
-            vocab_size=264, num_layers=1, model_dim=32, num_heads=4, mlp_dim=64, dropout=0.1,
-            compute_dtype="float32", scan_layers=False,
-        ),
-        data=DataConfig(
-            source=TextFiles({corpus!r}), tokenizer=Bytes(), packing=Packed(), sequence_length=32,
-            batch_size=8, max_validation_batches=1, validation_fraction=0.2,
-        ),
-        optimizer=AdamW(schedule=Cosine(learning_rate=5e-3, warmup_steps=3)),
-        train=TrainConfig(
-            steps=12, eval_interval=4, checkpoint_interval=4, log_interval=1, sample_tokens=0,
-            keep=3,
-        ),
-    )
+    config = tiny_config(eval_interval=4, keep=3, gradient_accumulation=1)
+    corpus = {{"source": TextFiles({corpus!r}), "validation_fraction": 0.2}}
+    return replace(config, data=replace(
+        config.data, **corpus, sequence_length=32, max_validation_batches=1
+    ))
 """
 """Packed bytes, with dropout."""
 
@@ -135,33 +124,15 @@ def whole_run(home: Path, name: str) -> Whole:
     shutil.rmtree(checkpoints / str(last))
     for item in (folder / written for written in CAUGHT_UP):
         shutil.rmtree(item) if item.is_dir() else item.unlink(missing_ok=True)
-    rows = measured(folder)
-    keep_rows(folder, steps[-1])
-    parameters = {parameters_hash(read_parameters(checkpoints / str(step))): step for step in steps}
+    rows = losses_of(folder)
+    MetricsLog(folder, steps[-1]).close()  # drops those after the step
+    shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+    parameters = {
+        content_hash(read_arrays(checkpoints / str(step), ("params/",))): step for step in steps
+    }
     return Whole(experiment, folder, parameters, contents, rows)
 
 
-def read_parameters(step_folder: Path) -> dict[str, np.ndarray]:
-    """The parameters in a checkpoint, by their own names."""
-    arrays = read_arrays(step_folder, ("params/",))
-    return {name.removeprefix("params/"): array for name, array in arrays}
-
-
-def parameters_hash(parameters) -> str:
-    """One hash of named arrays."""
-    digest = hashlib.sha256()
-    for name in sorted(parameters):
-        array = np.ascontiguousarray(parameters[name])
-        digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
-    return digest.hexdigest()
-
-
-def measured(folder: Path) -> list[tuple]:
-    """The losses of a run, as rows that can be compared."""
-    return [(row["step"], row["split"], row.get("loss")) for row in read_metrics(folder)]
-
-
-def keep_rows(folder: Path, step: int) -> None:
-    """Cuts metrics.jsonl off after a step, as a run that stopped there leaves it."""
-    MetricsLog(folder, step).close()
-    shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+def parameters_hash(parameters: Mapping[str, np.ndarray]) -> str:
+    """The content hash of parameters alone."""
+    return content_hash((f"params/{name}", array) for name, array in parameters.items())

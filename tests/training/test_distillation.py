@@ -12,6 +12,7 @@ import pytest
 from saved_folders import copy_of
 from tiny_models import (
     batch_for,
+    random_arrays,
     random_parameters,
     structure_of,
     tiny,
@@ -295,11 +296,7 @@ def test_the_averages_of_the_teacher_are_taken(teacher, capsys):
 def test_the_factors_of_the_teacher_are_multiplied_out(tmp_path):
     config = tiny_config(lora=LoRA(rank=2))
     abstract_model = AbstractLoraModel(structure_of(config.model), config.train.lora)
-    random = np.random.default_rng(0)
-    saved = {
-        name: jnp.asarray(random.normal(size=shape.shape), jnp.float32)
-        for name, shape in abstract_model.shapes.items()
-    }
+    saved = random_arrays(abstract_model.shapes, scale=1.0)
     write_run(tmp_path / "run", config, 3, saved)
     parameters = parameters_of(student_config(tmp_path / "run"))
     chex.assert_trees_all_close(parameters, abstract_model.merged(saved), rtol=1e-6, atol=1e-6)

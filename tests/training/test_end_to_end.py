@@ -1,7 +1,6 @@
 """Every objective with the family it is for: files, batches, steps, metrics, an exact restart."""
 
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,7 +41,6 @@ from jaxformer.data.tasks import (
     TaggedText,
 )
 from jaxformer.distributed import make_mesh
-from jaxformer.errors import DataError
 from jaxformer.functional import (
     LayerNorm,
     Learned,
@@ -386,18 +384,6 @@ def logits_of(program, params, batch):
     with jax.set_mesh(program.mesh):
         scores = jax.jit(lambda params, batch: program.abstract_model.module(params).scores(batch))
         return scores(params, jax.device_put(batch, program.batch_sharding))["label"]
-
-
-@pytest.mark.more
-@pytest.mark.parametrize("content", [b"no image", b""])
-@pytest.mark.quick("")
-def test_an_image_that_does_not_decode(files, tmp_path, content):
-    shutil.copytree(files / "images", tmp_path / "images")
-    broken = tmp_path / "images" / "light" / "7.png"
-    broken.write_bytes(content)
-    config = vision_run(tmp_path, (8, 12))
-    with pytest.raises(DataError, match=f"{broken}: not an image that can be decoded"):
-        train(config, tmp_path / "run")
 
 
 @pytest.mark.slow

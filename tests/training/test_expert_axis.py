@@ -7,6 +7,7 @@ import chex
 import jax
 import numpy as np
 import pytest
+from tiny_models import random_arrays
 from tiny_run import on_mesh, tiny_config
 from train_steps import assert_same_gradients, gradients, program_of
 
@@ -74,12 +75,8 @@ def batch():
 @functools.lru_cache
 def found(model, mesh, options):
     """The gradients, the loss and the metrics on a mesh."""
-    program, random = program_of(model, mesh, **dict(options)), np.random.default_rng(1)
-    params = {
-        name: random.normal(0, 0.4, x.shape).astype(np.float32)  # biases begin as zeros
-        for name, x in program.abstract_model.shapes.items()
-    }
-    return gradients(program, batch(), params)
+    program = program_of(model, mesh, **dict(options))
+    return gradients(program, batch(), random_arrays(program.abstract_model.shapes))
 
 
 def assert_same(model, mesh, **options):

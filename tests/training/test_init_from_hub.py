@@ -3,7 +3,6 @@
 import json
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +10,10 @@ from corpora import write_rows
 from hub_server import serving
 from huggingface_hub import constants
 from saved_folders import save_tiny
+from tuned_runs import shipped
 
 import jaxformer
 from jaxformer.checkpoints.run_dir import read_config
-from jaxformer.config import load_config
 from jaxformer.errors import ConfigError
 from jaxformer.hub.remote.names import read_source
 from jaxformer.training.loop import train
@@ -22,8 +21,6 @@ from jaxformer.training.resolve import fill
 from jaxformer.training.transfer.origin import open_named
 
 pytestmark = pytest.mark.more
-
-CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +41,7 @@ def experiment(tmp_path, name, steps=1):
     words = enumerate(("runs", "the") * 20)
     rows = [{"sentence": f"the dog {word} {number}", "label": word} for number, word in words]
     file = write_rows(tmp_path / "rows.jsonl", rows)
-    config = load_config(str(CONFIGS / "finetune_classification.py"))
-    small = {"batch_size": 4, "max_validation_batches": 1, "validation_fraction": 0.3}
-    return replace(
-        config,
-        init_from=name,
-        data=replace(config.data, train=file, **small),
-        train=replace(config.train, steps=steps, log_interval=1),
-    )
+    return shipped("finetune_classification", name, steps, train=file, batch_size=4)
 
 
 def push_another(hub):

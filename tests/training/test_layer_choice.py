@@ -6,8 +6,6 @@ from dataclasses import replace
 import chex
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tiny_models import random_parameters, tiny, tiny_encoder, tiny_encoder_decoder
 from tiny_run import tiny_config
 from train_steps import on_devices, program_of
@@ -18,7 +16,6 @@ from jaxformer.config import Config, validate
 from jaxformer.errors import ConfigError
 from jaxformer.models import Classification
 from jaxformer.models.lora import LoRA, is_factor
-from jaxformer.training.loop import train
 
 pytestmark = pytest.mark.more
 
@@ -116,16 +113,6 @@ def test_on_a_mesh_with_another_head_and_factors(saved):
     assert any("masked_language_model" in name for name in report.left)
 
 
-@settings(max_examples=5)
-@given(layers=st.lists(st.integers(0, 5), min_size=1, max_size=6))
-def test_any_choice_is_a_choice_of_rows(saved, layers):
-    model = replace(DEEP["plain"], num_layers=len(layers))
-    parameters, _ = taken(saved, "plain", model, tuple(layers))
-    name = "transformer.stack.group.0.sublayers.1.up.kernel"
-    expected = np.asarray(random_parameters(DEEP["plain"])[name])[layers]
-    np.testing.assert_array_equal(parameters[name], expected)
-
-
 @pytest.mark.parametrize(
     ("name", "changes", "layers", "message"),
     [
@@ -159,17 +146,3 @@ def test_choices_that_cannot_be(saved, name, changes, layers, message):
 def test_layers_need_a_run():
     with pytest.raises(ConfigError, match=r"init_layers .* name that model with --init-from"):
         validate(replace(tiny_config(), init_layers=(0,)), 1)
-
-
-@pytest.mark.slow
-def test_a_run_starts_with_the_layers_it_names(tmp_path, capsys):
-    train(tiny_config(steps=3), tmp_path / "teacher")
-    config = tiny_config(steps=3)
-    config = replace(
-        config,
-        model=replace(config.model, num_layers=1),
-        init_from=str(tmp_path / "teacher"),
-        init_layers=(1,),
-    )
-    train(config, tmp_path / "student")
-    assert "layers taken there: 1\n" in capsys.readouterr().out

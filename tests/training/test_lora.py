@@ -1,4 +1,4 @@
-"""Training low-rank factors: on every mesh and in parts; and plain weights from it."""
+"""Training low-rank factors: on every mesh, in parts, over a base in fewer bits; plain weights."""
 
 import json
 from dataclasses import replace
@@ -9,19 +9,29 @@ import jax
 import numpy as np
 import pytest
 from jaxprs import equations
-from test_step import GROUPED, rows
-from tiny_run import tiny_config
-from train_steps import program_of, stepped
+from test_step import GROUPED
+from tiny_models import random_arrays, tiny_encoder
+from tiny_run import hash_of, tiny_config, train_until
+from train_steps import packed_rows, program_of, stepped
 from transfers import transfer
 
 from jaxformer.checkpoints import files as checkpoint_files
-from jaxformer.checkpoints.restore import read_arrays
+from jaxformer.checkpoints.checkpointer import Checkpointer
+from jaxformer.checkpoints.restore import (
+    array_shapes,
+    parameter_names,
+    read_arrays,
+    read_sharded,
+    restore_newest,
+)
+from jaxformer.checkpoints.saved_run import SavedRun
 from jaxformer.cli import main as cli
 from jaxformer.config import Config
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional.arrays import on_mesh
-from jaxformer.io.serialization import from_json
-from jaxformer.models import Classification, EncoderConfig
+from jaxformer.io.serialization import from_json, to_json
+from jaxformer.models import Classification
+from jaxformer.models.frozen import SCALES, restored
 from jaxformer.models.lora import LoRA, is_factor
 from jaxformer.optim import SGD, AdamW, Constant
 from jaxformer.training.loop import train
@@ -35,12 +45,8 @@ OPTIMIZER = SGD(schedule=Constant(learning_rate=0.05, warmup_steps=0))
 def run(model=PLAIN, mesh=(1, 1, 1), **settings):
     program = program_of(model, mesh, OPTIMIZER, lora=LORA, **settings)
     # Fresh weights are so small that attention is flat and its gradients drown in rounding.
-    random = np.random.default_rng(0)
-    start = {
-        name: (name.endswith("scale") + 0.4 * random.normal(size=shape.shape)).astype(np.float32)
-        for name, shape in program.abstract_model.shapes.items()
-    }
-    state, history = stepped(program, rows(), start, steps=3)
+    start = random_arrays(program.abstract_model.shapes)
+    state, history = stepped(program, packed_rows(), start, steps=3)
     return program, start, state, history[-1]["loss"]
 
 
@@ -96,15 +102,7 @@ def test_however_it_is_computed(changes, settings):
 
 
 def test_moments_exist_for_what_learns_alone():
-    model = EncoderConfig(
-        vocab_size=32,
-        num_layers=2,
-        model_dim=16,
-        num_heads=2,
-        mlp_dim=16,
-        pooler="tanh",
-        heads=(Classification(num_labels=3),),
-    )
+    model = tiny_encoder(heads=(Classification(num_labels=3),))
     optimizer = AdamW(schedule=Constant(learning_rate=0.1, warmup_steps=0))
     head = {"heads.label.output.kernel", "heads.label.output.bias"}
     for trained, besides in (
@@ -128,7 +126,7 @@ def test_moments_exist_for_what_learns_alone():
 def test_no_kernel_has_a_gradient_and_no_product_of_factors_exists(changes):
     model = replace(PLAIN, tie_embeddings=False, **changes)
     program = program_of(model, lora=LORA, loss_chunk=6)
-    batch = jax.device_put(rows(), program.batch_sharding)
+    batch = jax.device_put(packed_rows(), program.batch_sharding)
     with on_mesh(program.mesh):
         jaxpr = jax.make_jaxpr(program._gradients)(
             program.state_shapes.params, {}, batch, jax.random.key(0)
@@ -254,3 +252,107 @@ def test_a_target_that_is_none_is_refused_before_training(tmp_path):
     config = tiny_config(lora=LoRA(targets=("*.qeury.kernel",)))
     with pytest.raises(ConfigError, match="did you mean"):
         train(config, tmp_path / "run")
+
+
+# A base in fewer bits -----------------------------------------------------------------------------
+
+INT8 = LoRA(rank=2, dropout=0.1, base_dtype="int8")
+QUERY = "transformer.stack.group.0.sublayers.0.attention.query.kernel"
+
+
+def program_with(lora, mesh=(1, 1, 1), **settings):
+    return program_of(tiny_config().model, mesh, AdamW(), lora=lora, **settings)
+
+
+@pytest.mark.more
+@pytest.mark.quick("int8-mesh1")
+@pytest.mark.parametrize(
+    ("dtype", "mesh"), [("bfloat16", (1, 1, 1)), ("int8", (1, 1, 1)), ("int8", (2, 2, 2))]
+)
+def test_a_base_is_converted_once_when_it_is_read(finished, dtype, mesh):
+    program = program_with(LoRA(rank=2, base_dtype=dtype), mesh)
+    params, report = transfer(program.init(0).params, finished, tiny_config().model)
+    exact = SavedRun(finished).read(program.abstract_model.base.shapes)
+    assert not [name for name in report.new if not is_factor(name)]
+    for name, value in exact.items():
+        kept = params[name]
+        assert kept.dtype == program.abstract_model.shapes[name].dtype
+        assert kept.sharding.is_equivalent_to(program.param_shardings[name], kept.ndim)
+        assert (kept.dtype == np.float32) == (value[0].ndim < 1 + (".stack." in name)), name
+        back = np.asarray(restored(name, jax.tree.map(np.asarray, params)), np.float32)
+        step = 2 / 127 if kept.dtype == np.int8 else 2**-7
+        np.testing.assert_allclose(back, value, rtol=2**-8, atol=0.5 * step * np.abs(value).max())
+    assert (QUERY + SCALES in params) == (dtype == "int8")
+    assert (params["embedding.table"].dtype == np.float32) is False
+
+
+@pytest.mark.slow
+def test_a_run_over_int8_is_interrupted_evaluated_and_merged(finished, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    settings = {"steps": 6, "lora": INT8, "ema_decay": 0.5}
+    train(tuned_config(finished, sample_tokens=4, **settings), whole)
+    train_until(3, tuned_config(finished, **settings), parts)
+    train(tuned_config(finished, **settings), parts)
+    assert hash_of(whole, 6) == hash_of(parts, 6)
+
+    arrays = dict(read_arrays(whole / "checkpoints" / "6"))
+    assert arrays[f"params/{QUERY}"].dtype == np.int8
+    averaged = {name.removeprefix("ema/") for name in arrays if name.startswith("ema/")}
+    assert averaged == set(program_with(INT8).trained)
+    own = {name.removeprefix("params/"): x for name, x in arrays.items() if "params/" in name}
+    a, b = (arrays[f"ema/{QUERY}{side}"] for side in (".lora_a", ".lora_b"))
+    expected = np.asarray(restored(QUERY, own)) + 8 * np.einsum("ldr,lrnh->ldnh", a, b)
+    found = SavedRun(whole).read([QUERY])[QUERY]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+    merged, losses = tmp_path / "merged", []
+    assert cli.main(["merge", str(whole), str(merged)]) == 0
+    for folder in (whole, merged):
+        output = tmp_path / f"{folder.name}.json"
+        assert cli.main(["evaluate", str(folder), "--output", str(output)]) == 0
+        losses.append(json.loads(output.read_text())["metrics"]["loss"])
+    # The embeddings of the first are bfloat16 in a float32 computation, as those it is merged from.
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lora", [LoRA(rank=2), None], ids=["factors", "frozen"])
+def test_an_average_of_everything_that_an_older_version_saved_is_continued(lora, tmp_path):
+    program = program_with(lora, ema_decay=0.5, frozen=() if lora else ("*.kernel",))
+    state = program.init(0)
+    older = replace(state, ema=state.params | {n: x + 1 for n, x in state.ema.items()})
+    checkpoints = Checkpointer(tmp_path, to_json(tiny_config()), keep=1)
+    checkpoints.save(4, older)
+    checkpoints.close()
+    step, found = restore_newest(tmp_path, program.state_shapes)
+    assert step == 4
+    assert set(found.ema) == set(program.trained) < set(state.params)
+    chex.assert_trees_all_equal(found.ema, {name: x + 1 for name, x in state.ema.items()})
+    stored = parameter_names(array_shapes(tmp_path / "4"), averaged=True)
+    wanted = {
+        stored[name]: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=program.param_shardings[name])
+        for name, x in program.abstract_model.shapes.items()
+    }
+    best = read_sharded(tmp_path / "4", wanted)
+    for name, array in stored.items():
+        np.testing.assert_array_equal(best[array], older.ema[name], err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{"scan_layers": True}, {"remat": "full"}])
+def test_dropout_is_the_same_however_layers_are_computed(changes):
+    losses, batch = [], {
+        "inputs": np.arange(32, dtype=np.int32).reshape(2, 16),
+        "targets": np.arange(1, 33, dtype=np.int32).reshape(2, 16),
+        "weights": np.ones((2, 16), np.float32),
+    }  # fmt: skip
+    for fields, rate in (({}, 0.5), (changes, 0.5), ({}, 0.0)):
+        model = replace(tiny_config().model, dropout=0.0, **fields)
+        program = program_of(model, lora=LoRA(rank=2, dropout=rate))
+        params, random = program.init(0).params, np.random.default_rng(0)
+        for name in filter(is_factor, list(params)):
+            params[name] += random.normal(size=params[name].shape).astype(np.float32)
+        _, (metrics,) = stepped(program, batch, params)
+        losses.append(metrics["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert abs(losses[0] - losses[2]) > 1e-3

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from corpora import write_rows
+from tiny_models import structure_of, tiny
 from train_steps import program_of, stepped
 
 from jaxformer.cli import main as cli
@@ -15,7 +16,7 @@ from jaxformer.data.tasks.choice_text import ChoiceExamples
 from jaxformer.data.tasks.sequences import EncodedText, model_inputs
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional import LayerNorm
-from jaxformer.models import AbstractModel, DecoderConfig, EncoderConfig
+from jaxformer.models import EncoderConfig
 from jaxformer.models.heads.choices import MultipleChoice
 from jaxformer.nn import DotProductAttention, TokenEmbeddings
 from jaxformer.pretrained.auto import load
@@ -57,10 +58,8 @@ def test_a_label_is_the_number_of_a_choice(tmp_path, label):
 def test_fields_must_agree():
     with pytest.raises(ConfigError, match="one column, or num_choices = 4 of them"):
         ChoiceText(choices=("a", "b"))
-    sizes = {"num_layers": 1, "model_dim": 8, "num_heads": 2, "mlp_dim": 8, "vocab_size": 9}
-    causal = DecoderConfig(**sizes, heads=(MultipleChoice(),))
     with pytest.raises(ConfigError, match="an encoder, not a causal model"):
-        AbstractModel(causal.build)
+        structure_of(tiny(heads=(MultipleChoice(),)))
     with pytest.raises(ConfigError, match="pooling = 'last': must be 'first' to train"):
         MultipleChoice(pooling="last").reads(2, 3)
 

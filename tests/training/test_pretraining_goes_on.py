@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from corpora import write_rows
 from hf_checkpoints import SENTENCES
+from tuned_runs import shipped
 
 from jaxformer.config import load_config
 from jaxformer.data import CausalLM, Denoising, Files, MaskedLM, SpanCorruption, TokenizerFile
@@ -40,15 +41,7 @@ OBJECTIVES = {
 
 
 def experiment(origin, text, **fields):
-    """The shipped experiment on a text, for one step."""
-    config = load_config(str(CONFIGS / "pretrain.py"))
-    small = {"batch_size": 2, "max_validation_batches": 1, "validation_fraction": 0.2}
-    return replace(
-        config,
-        init_from=str(origin),
-        data=replace(config.data, source=Files(text), **(small | fields)),
-        train=replace(config.train, steps=1, epochs=None),
-    )
+    return shipped("pretrain", origin, source=Files(text), **{"batch_size": 2} | fields)
 
 
 @pytest.mark.parametrize("kind", OBJECTIVES)

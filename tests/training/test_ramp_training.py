@@ -1,21 +1,18 @@
 """Runs with a ramp: the same bits as by hand and after a kill at any step, and an honest log."""
 
 import shutil
-import signal
 from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
-from tiny_run import Runs, hash_of, on_mesh, tiny_config, wait_for
+from tiny_run import hash_of, on_mesh, tiny_config
 
 from jaxformer.checkpoints.checkpointer import content_hash, named_arrays
-from jaxformer.checkpoints.files import saved_steps
 from jaxformer.config import validate
-from jaxformer.data import Joined, MaskedLM, Stage
+from jaxformer.data import Joined, Stage
 from jaxformer.distributed.sharding import make_mesh
 from jaxformer.errors import ConfigError
-from jaxformer.models import EncoderConfig
 from jaxformer.training.logging.comparison import compared_runs
 from jaxformer.training.logging.metrics_writer import read_metrics
 from jaxformer.training.logging.throughput import RunWork
@@ -139,16 +136,6 @@ def test_a_mesh_of_eight_devices_learns_the_same(finished, tmp_path):
 
 
 @pytest.mark.slow
-def test_masked_tokens_learn_in_rows_of_two_lengths(tmp_path):
-    config = ramped(objective=MaskedLM(), ramp=(Stage(16, until_step=3, sequence_length=24),))
-    shape = {"num_layers": 2, "model_dim": 32, "num_heads": 4, "mlp_dim": 64, "vocab_size": 264}
-    model = EncoderConfig(**shape, compute_dtype="float32")
-    result = train(replace(config, model=model), tmp_path / "run")
-    assert result.finished
-    assert rows_of(tmp_path / "run")[-1]["tokens_seen"] == STEPS * 384
-
-
-@pytest.mark.slow
 def test_epochs_become_steps_of_all_stages(tmp_path):
     config = ramped()
     config = replace(config, train=replace(config.train, steps=None, epochs=0.05))
@@ -156,25 +143,6 @@ def test_epochs_become_steps_of_all_stages(tmp_path):
     rows = config.data.prepare(tmp_path / "data").train.num_rows
     # 2 + 2 + 4 + 4 of the longest rows in the first four steps, then 8 in each.
     assert result.step == 4 + -(-(0.05 * rows - 12) // 8)
-
-
-@pytest.mark.slow
-def test_killed_while_it_trains(tmp_path):
-    runs, checkpoints = Runs(tmp_path), tmp_path / "run" / "checkpoints"
-    words = "--train.steps 40 --train.checkpoint-interval 1 --train.eval-interval 40 "
-    words += "--data.ramp Stage Stage --data.ramp.0.batch-size 8 --data.ramp.0.until-step 12 "
-    words += (
-        "--data.ramp.0.sequence-length 12 --data.ramp.1.batch-size 4 --data.ramp.1.until-step 24"
-    )
-    runs.finish(tmp_path / "whole", *words.split())
-    for goal in (11, 24):
-        process = runs.start(tmp_path / "run", *words.split())
-        wait_for(lambda goal=goal: max(saved_steps(checkpoints), default=0) >= goal, process)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        assert not (checkpoints / "40").exists()
-    runs.finish(tmp_path / "run", *words.split())
-    assert hash_of(tmp_path / "run", 40) == hash_of(tmp_path / "whole", 40)
 
 
 def test_each_stage_is_checked_against_the_mesh_and_the_accumulation():

@@ -10,17 +10,19 @@ import numpy as np
 import pytest
 from corpora import write_rows
 from hf_checkpoints import SENTENCES
+from tiny_models import tiny
+from tuned_runs import shipped
 
 from jaxformer.cli import main as cli
 from jaxformer.config import Config, load_config, validate
 from jaxformer.data.labels import Number
+from jaxformer.data.tasks import ColumnFile
 from jaxformer.errors import ConfigError
 from jaxformer.functional import T5Bias
 from jaxformer.hub.describe import describe_model
 from jaxformer.io.components import with_values
 from jaxformer.models import (
     Classification,
-    DecoderConfig,
     LanguageModel,
     MaskedLanguageModel,
     Regression,
@@ -48,15 +50,7 @@ def table(file, labels):
 
 def experiment(name, origin, file, **data):
     """A shipped experiment on a table, for one step."""
-    config = load_config(str(CONFIGS / f"finetune_{name}.py"))
-    small = {"batch_size": 8, "max_validation_batches": 1, "validation_fraction": 0.3}
-    source = replace(config.data.train, path=file) if name == "tagging" else file
-    return replace(
-        config,
-        init_from=str(origin),
-        data=replace(config.data, **({"train": source} | small | data)),
-        train=replace(config.train, steps=1, log_interval=1),
-    )
+    return shipped(f"finetune_{name}", origin, train=file, **data)
 
 
 LABELS = ("spam", "ham", "eggs")
@@ -150,7 +144,7 @@ def test_the_head_is_what_the_data_teach(tmp_path, checkpoint):
     numbers = table(tmp_path / "numbers.jsonl", (0.5, 1.5))
     tags = tmp_path / "tags.txt"
     tags.write_text("\n".join("a X\nb Y\nc Z\n" for _ in range(9)))
-    model = fill(experiment("tagging", bert, str(tags))).config.model
+    model = fill(experiment("tagging", bert, ColumnFile(str(tags)))).config.model
     assert (model.heads, model.pooler) == ((TokenClassification(3),), None)
     model = fill(experiment("classification", bert, three)).config.model
     assert (model.heads, model.pooler) == ((Classification(3),), "tanh")
@@ -178,8 +172,7 @@ def test_the_head_is_what_the_data_teach(tmp_path, checkpoint):
     ],
 )
 def test_a_model_that_no_system_is_gets_its_head_too(own, head, there):
-    sizes = {"vocab_size": 40, "num_layers": 1, "model_dim": 8, "num_heads": 2, "mlp_dim": 8}
-    model = DecoderConfig(**sizes, position=T5Bias(bidirectional=False), heads=(own,))
+    model = tiny(position=T5Bias(bidirectional=False), heads=(own,))
     checkpoint = describe_model(model, FORMATS.values(), {})
     assert model_for(checkpoint, head, 3) == replace(model, heads=(there,))
 

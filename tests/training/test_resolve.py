@@ -12,7 +12,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.pretrained.checkpoint import RunCheckpoint
 from jaxformer.training import loop
 from jaxformer.training.loop import train
-from jaxformer.training.resolve import ResolvedConfig, resolve
+from jaxformer.training.resolve import ResolvedConfig, fill, resolve
 
 
 def test_an_origin_is_opened_once(finished, tmp_path, monkeypatch):
@@ -81,9 +81,13 @@ def test_mismatches_are_found_before_data_are_read(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_tokenizer_that_is_to_be_trained_is_the_origins(finished, tmp_path):
+def test_a_tokenizer_that_is_to_be_trained_and_the_layers_are_the_origins(finished, tmp_path):
     config = replace(tiny_config(), init_from=str(finished))
     config = replace(config, data=replace(config.data, tokenizer=TrainTokenizer()))
     resolved = resolve(config, tmp_path / "run")
     assert resolved.config.data.tokenizer.path == str(finished / "tokenizer")
     assert resolved.transfer.new == resolved.transfer.left == ()
+    layers = resolve(replace(config, init_layers=(0,)), tmp_path / "run").transfer
+    assert "layers taken there: 0" in layers.report
+    alone = replace(config, init_from=None)
+    assert fill(alone).config == alone

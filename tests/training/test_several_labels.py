@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from corpora import write_rows
 from hf_checkpoints import SENTENCES
 from sklearn import metrics as reference
 
@@ -19,6 +18,7 @@ from jaxformer.data.files.tables import read_records
 from jaxformer.data.labels import LabelSet, Number, is_set, label_set_of, names_in
 from jaxformer.data.tasks import LabelledText
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.io.tables import write_table
 from jaxformer.models import Classification, LossOptions, ModelOutput, MultiLabel
 from jaxformer.models.heads.metrics import multi_label_scores
 from jaxformer.training.resolve import fill
@@ -101,10 +101,7 @@ def test_other_values_are_refused(value):
 
 
 def write(file, columns, rows):
-    if file.suffix == ".jsonl":
-        return write_rows(file, [dict(zip(columns, row, strict=True)) for row in rows])
-    lines = [",".join(columns), *(",".join(map(str, row)) for row in rows)]
-    file.write_text("\n".join(lines) + "\n")
+    write_table(file, lambda: (dict(zip(columns, row, strict=True)) for row in rows))
     return str(file)
 
 

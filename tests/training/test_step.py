@@ -1,15 +1,14 @@
 """The training step: the same update in parts and in chunks, none from bad numbers."""
 
-from dataclasses import replace
 from functools import lru_cache
 
 import chex
 import jax
 import numpy as np
 import pytest
-from train_steps import program_of, stepped
+from train_steps import packed_rows, program_of, stepped
 
-from jaxformer.functional import ALiBi, RoPE
+from jaxformer.functional import RoPE
 from jaxformer.models import DecoderConfig
 from jaxformer.models.float8 import Float8
 from jaxformer.nn import DotProductAttention
@@ -27,25 +26,11 @@ GROUPED = DecoderConfig(
     self_attention=DotProductAttention(dropout=0.1),
     compute_dtype="float32",
 )
-MULTI_QUERY = replace(GROUPED, num_kv_heads=1, position=ALiBi(), tie_embeddings=False)
-
-
-def rows(batch_size=8, length=12):
-    random = np.random.default_rng(0)
-    segments = np.sort(random.integers(1, 4, (batch_size, length)), axis=1)
-    starts = np.array([[np.argmax(row == s) for s in row] for row in segments])
-    return {
-        "inputs": random.integers(0, 32, (batch_size, length)).astype(np.int32),
-        "targets": random.integers(0, 32, (batch_size, length)).astype(np.int32),
-        "weights": random.integers(0, 2, (batch_size, length)).astype(np.float32),
-        "segments": segments.astype(np.int32),
-        "positions": (np.arange(length) - starts).astype(np.int32),
-    }
 
 
 def run(model, mesh=(1, 1, 1), steps=2, batch=None, **train):
     program = program_of(model, mesh, **train)
-    return program, *stepped(program, batch or rows(), steps=steps)
+    return program, *stepped(program, batch or packed_rows(), steps=steps)
 
 
 @lru_cache
@@ -56,12 +41,6 @@ def unsharded(model):
 
 def assert_same_parameters(params, expected):
     chex.assert_trees_all_close(params, expected, rtol=2e-5, atol=2e-6)
-
-
-@pytest.mark.slow
-def test_multi_query_attention_on_a_mesh():
-    _, state, _ = run(MULTI_QUERY, (2, 1, 2))
-    assert_same_parameters(state.params, unsharded(MULTI_QUERY)[0])
 
 
 def test_one_compilation_serves_all_steps():
@@ -98,12 +77,12 @@ def test_the_chunked_loss_makes_the_same_update():
 
 
 def test_a_non_finite_update_is_skipped_and_counted():
-    bad = rows()
+    bad = packed_rows()
     bad["weights"][0, 0] = np.inf
     program, state, history = run(GROUPED, steps=2, batch=bad)
     chex.assert_trees_all_equal(state.params, program.init(0).params)
     assert [metrics["skipped_in_a_row"] for metrics in history] == [1, 2]
-    good = jax.device_put(rows(), program.batch_sharding)
+    good = jax.device_put(packed_rows(), program.batch_sharding)
     state, metrics = program.train_step(state, good)
     assert metrics["skipped"] == 2
     assert metrics["skipped_in_a_row"] == 0

@@ -4,10 +4,11 @@ import json
 from dataclasses import replace
 
 import pytest
+from corpora import write_texts
 from hf_checkpoints import SENTENCES, save_checkpoint
 
 from jaxformer.config import Config, TrainConfig
-from jaxformer.data import DataConfig, MaskedLM, Packed, TextFiles
+from jaxformer.data import DataConfig, MaskedLM, Packed
 from jaxformer.data.tasks import ParallelText
 from jaxformer.models.lora import LoRA
 from jaxformer.optim import AdamW, Constant
@@ -33,12 +34,9 @@ def still(data, origin, **changes):
 
 
 def text(folder, objective=None):
-    folder.mkdir(exist_ok=True)
-    for number, sentence in enumerate(SENTENCES):
-        (folder / f"{number}.txt").write_text(sentence)
     options = {} if objective is None else {"objective": objective}
     return DataConfig(
-        TextFiles(str(folder)),
+        write_texts(folder / "text.jsonl", SENTENCES),
         packing=Packed(),
         sequence_length=16,
         batch_size=4,
