@@ -46,9 +46,9 @@ def pull(run_dir: "RemotePath", names: Collection[str]) -> Path:
 
 
 def push(folder: Path, remote: "RemotePath", names: Collection[str] | None = None) -> None:
-    """Uploads files that are missing in the store or not known to have the same bytes there.
+    """Uploads files that are missing in the store, or whose bytes may differ there.
 
-    Without `names`, these are all files and folders but hidden ones.
+    Without `names`, uploads all files and folders except hidden ones.
     """
     there = remote.files()
 
@@ -61,7 +61,7 @@ def push(folder: Path, remote: "RemotePath", names: Collection[str] | None = Non
 
 
 def _same(path: Path, info: "ObjectInfo | None") -> bool | None:
-    """Whether an object has the same bytes as a file; None if the store does not tell."""
+    """Whether an object has the same bytes as a file; None if the store has no MD5 of it."""
     if info is None or info.st_size != path.stat().st_size:
         return False
     return info.md5 == md5_of(path) if info.md5 else None

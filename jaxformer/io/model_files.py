@@ -1,4 +1,4 @@
-"""The files of a model folder, which is untrusted: nothing outside of it is read."""
+"""The files of a model folder, which is untrusted: no file outside of it is read."""
 
 import os
 import re
@@ -46,7 +46,7 @@ _LARGEST_SIDE_FILE = 512 * 2**20
 
 
 def is_hf_checkpoint(folder: AnyPath) -> bool:
-    """Returns whether a folder holds a Hugging Face checkpoint, complete or not."""
+    """Returns whether a folder contains a Hugging Face checkpoint, which may be incomplete."""
     if any(True for suffix in _WEIGHTS for _ in folder.glob(f"*.{suffix}")):
         return True
     # The config.json of a run has no model_type. It may be a link, since a run's files are trusted.
@@ -84,7 +84,7 @@ def small_file_in(folder: str | os.PathLike, name: str) -> Path | None:
 
 
 def read_object(folder: str | os.PathLike, name: str) -> dict[str, Any] | None:
-    """Returns the JSON object in a file of a folder, or None if there is no such file."""
+    """Returns the JSON object in a file of a folder, or None if the file does not exist."""
     path = file_in(folder, name)
     return None if path is None else read_json_object(path)
 
