@@ -27,7 +27,7 @@ class CompiledBuffer(NamedTuple):
     operation: str
     """The JAX operation that computes it."""
     source: str
-    """The source line: "jaxformer/nn/stack.py:120"; "" if it is not known."""
+    """The source line: "jaxformer/nn/stack.py:120"; "" if unknown."""
 
 
 class AllocatedBuffer(NamedTuple):
@@ -62,7 +62,7 @@ class Assignment:
 
 
 def read_assignment(assignment: str, live_ranges: str) -> Assignment:
-    """Parses the memory assignment of a program, which is made before code generation."""
+    """Parses the memory assignment of a program, which XLA makes before code generation."""
     _, _, ranges = live_ranges.partition("BufferLiveRange:")
     lives = {
         name.replace("{}", ""): (int(first), int(last))
@@ -111,7 +111,7 @@ def _most(temporaries: Mapping[tuple[int, int], list[AllocatedBuffer]]) -> list[
 
 
 def _joined(arrays: list[AllocatedBuffer]) -> Iterator[tuple[int, int]]:
-    """Returns the times when any of these arrays exists."""
+    """Yields the intervals of time in which any of these arrays exists."""
     first, last = None, -1
     for array in sorted(arrays, key=lambda each: each.first):
         if first is not None and array.first > last:

@@ -1,4 +1,4 @@
-"""The work of a training step, from the sizes of the model and the mesh."""
+"""The work of a training step, computed from the sizes of the model and the mesh."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -171,7 +171,7 @@ def sent(
 
 
 def _over_time(model: ModelConfig, read: int, sequence: int, tensor: int) -> list[Collective]:
-    """The collectives of attention whose rows are sharded along time; `read` tokens a device."""
+    """The collectives of attention over rows sharded along time, with `read` tokens per device."""
     gathers, gathered, exchanges, exchanged = 0, 0, 0, 0
     for stack in model.stacks:
         widths = _BFLOAT16_BYTES * read * (stack.head_width + stack.value_width) // tensor
@@ -192,9 +192,9 @@ def _over_time(model: ModelConfig, read: int, sequence: int, tensor: int) -> lis
 
 
 def exchanged_heads(stack: TransformerConfig, sequence: int, tensor: int) -> int | None:
-    """The key/value heads, copies included, that devices along time exchange for time.
+    """The number of key/value heads, including copies, that devices along time exchange for tokens.
 
-    None: there are too few heads, so that each device gathers the keys and values of its rows.
+    None if there are too few heads: then each device gathers the keys and values of its rows.
     """
     kv_heads = max(1, stack.kv_heads // tensor)
     if not heads_suffice(stack.num_heads // tensor, kv_heads, sequence):

@@ -121,7 +121,7 @@ def compile_step(config: Config, slice_: Slice) -> CompiledStep:
 
 
 def _compile_apart(folder: Path, config: Config, slice_: Slice) -> None:
-    """Compiles in another process until memory is assigned; requires a picklable experiment."""
+    """Compiles in a separate process until memory is assigned; requires a picklable experiment."""
     try:
         experiment = pickle.dumps((config, slice_))
     except (pickle.PicklingError, AttributeError, TypeError):

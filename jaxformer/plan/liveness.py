@@ -89,10 +89,10 @@ class _Walk:
         self.first: dict[Value, int] = {}
         self.last: dict[Value, int] = {}
         self.maker: dict[Value, str] = {}
-        self.open: set[Value] = set()  # what its only reader may be fused into
+        self.open: set[Value] = set()  # arrays whose producer may be fused with their only reader
         self.during: dict[int, Peak] = {}  # the peak memory inside of loops
         self.temporary: dict[int, list[tuple[Value, str]]] = defaultdict(list)
-        self.summed_late: list[Value] = []  # what is summed over devices where it is read
+        self.summed_late: list[Value] = []  # arrays that are summed over devices when they are read
         self.shares: list[tuple[Value, Value]] = []  # a result that may replace an array
 
     def run(self, owned: list[Value]) -> None:
@@ -224,7 +224,7 @@ class _Walk:
             self._make(value, time if number >= parts.num_state else time + 1, "saved by the loop")
 
     def _is_computed_late(self, value: Value) -> bool:
-        """Whether a value is not materialized but computed where it is read."""
+        """Whether a value is not materialized but computed by the operations that read it."""
         return value in self.roots and self.same.get(value, value) not in self.first
 
     def _roots(self, value: Value) -> frozenset[Value]:

@@ -58,12 +58,12 @@ class Plan:
     asked: Config
     """The original experiment."""
     impossible: str
-    """Why its mesh is impossible on these chips, so that the best one is planned instead, or ""."""
+    """Why the experiment's mesh, for which the best one is planned, is impossible; or ""."""
     config: Config
     """The planned experiment, with concrete mesh sizes."""
     slice: Slice
     memory: MemoryEstimate
-    """The estimated memory per device, for the stage that needs the most."""
+    """The estimated memory per device, for the stage that needs most."""
     stages: tuple[StageTime, ...]
     notes: tuple[str, ...]
     """Notes about what the figures leave out and how special cases are counted."""

@@ -90,7 +90,7 @@ def step_time(step: TracedStep) -> StepTime:
 def time_of(
     work: Work, slice_: Slice, mesh: Mapping[str, int], shares: Shares | None = None
 ) -> StepTime:
-    """The time of a step that reaches some shares of the peaks; None: those fitted for the chip."""
+    """The time of a step that reaches `shares` of the peaks; None: those fitted for the chip."""
     chip = slice_.chip
     shares = shares or shares_of(chip)
     peak = chip.peak_flops.value

@@ -132,7 +132,7 @@ def _traced(config: Config, slice_: Slice) -> list[Candidate]:
         traced.append(evaluate(waiting.pop(0), slice_))
         if traced[-1].fits:
             continue
-        # Others that need as much are not worth a trace; the one that needs the least is.
+        # A candidate that needs as much memory is not worth a trace; the smallest one is.
         excess = traced[-1].memory.peak / slice_.chip.memory.value
         most = _rough_bytes(traced[-1].config) / excess
         least = min(waiting, key=_rough_bytes, default=None)
