@@ -169,7 +169,7 @@ class Checkpointer:
         self._unsealed = step
 
     def check(self) -> None:
-        """Raises ``CheckpointError`` if a save in the background has failed since."""
+        """Raises ``CheckpointError`` if a save in the background has failed."""
         with self._reporting():
             self._writer.check_for_errors()
 
@@ -199,7 +199,7 @@ class Checkpointer:
                 self._writer.close()
 
     def _delete_doomed(self) -> None:
-        """Deletes the steps that are not kept; those being read are left for the next time."""
+        """Deletes the steps that are not kept; steps being read are deleted at a later save."""
         self._check_owned()
         there = set(self.steps()).intersection(self._doomed)
         begun = {step: files.delete_step(self.folder / str(step)) for step in there}

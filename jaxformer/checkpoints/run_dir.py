@@ -46,7 +46,7 @@ IMPORTED = "huggingface"
 KEPT = ("tokenizer", IMPORTED, *LABEL_FILES)
 """Files in a run's folder, other than the configuration, that its model depends on."""
 _ORIGINS = "origins"
-"""The key in config.json that records where user-defined components come from."""
+"""The key in config.json under which the origins of user-defined components are stored."""
 _LOCK_FILE = ".lock"
 _SIZES = {"data.batch_size", "data.ramp"}
 

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Experiment(importlib.abc.SourceLoader):
-    """Loads a module from source that it keeps, so that the executed source is what is copied."""
+    """Loads a module from source bytes that it keeps, so that the copy is the executed source."""
 
     def __init__(self, path: Path, source: bytes, folder: Path):
         self.path = path
@@ -209,7 +209,7 @@ def _digest(kind: type) -> str:
 
 
 def _definition(source: bytes, name: str) -> str:
-    """Returns the code of a class and of everything that it refers to, without comments."""
+    """Returns the code of a class and of all names that it refers to, without comments."""
     statements: dict[str, list[ast.stmt]] = {}
     tree = ast.parse(source)
     for node in ast.walk(tree):
