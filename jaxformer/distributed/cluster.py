@@ -32,7 +32,7 @@ class DistributedConfig:
     """Seconds to wait for all processes at the start."""
     heartbeat_timeout: int = 180
     """Seconds without a heartbeat after which a process counts as lost. They are measured with the
-    system clock, which may be set forward by less than half of them.
+    system clock; setting it forward by half of this time or more may end the job.
     """
     stopped_status: int = 0
     """The exit status of a run that was stopped by a signal; if not 0, a scheduler can restart it

@@ -1,8 +1,8 @@
 """XLA compiler options for the training step and for the initial state, by platform.
 
-The step gets no options on most CPUs, TPU v4 and TPU v5e. Nowhere are the limits of scoped memory,
-the compiler's rematerialization and the latency estimates of schedulers changed, since their best
-values depend on the model and the chip.
+On most CPUs, TPU v4 and TPU v5e no options are set. The limits of scoped memory, the compiler's
+rematerialization and the latency estimates of schedulers are never changed, since their best values
+depend on the model and the chip.
 """
 
 import re

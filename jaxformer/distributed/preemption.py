@@ -11,10 +11,9 @@ from jax.experimental import multihost_utils
 class StopSignal:
     """A context manager that turns SIGTERM, SIGINT, SIGHUP and SIGQUIT into a stop request.
 
-    The first signal requests a clean stop; the second one takes effect at once, as without this
-    context. An ignored SIGHUP stays ignored, as under nohup. In a job of several processes, JAX's
-    preemption service listens for SIGTERM and makes all processes stop after the same step; other
-    signals are forwarded to it.
+    The first signal requests a clean stop; the second one has its usual effect. An ignored SIGHUP
+    stays ignored, as under nohup. In a job of several processes, JAX's preemption service listens
+    for SIGTERM and makes all processes stop after the same step; other signals are forwarded to it.
     """
 
     def __enter__(self):

@@ -254,7 +254,9 @@ def parameter_sharding(
 
 
 def _dividing(mesh: Mesh | AbstractMesh, candidates: tuple[str, ...], size: int) -> tuple[str, ...]:
-    """Returns the mesh axes whose devices divide `size`: each that does with those before it."""
+    """Returns the mesh axes over which `size` can be sharded, adding them in order while they
+    divide it.
+    """
     chosen: tuple[str, ...] = ()
     for axis in candidates:
         parts = math.prod(mesh.shape[each] for each in (*chosen, axis))

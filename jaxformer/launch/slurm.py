@@ -151,8 +151,8 @@ def slurm_script(job: Job, cluster: Slurm) -> str:
     lines = [f"#SBATCH --{name}={value}" for name, value in directives.items() if value is not None]
     flags = ("--exclusive", "--mem=0", "--requeue", "--open-mode=append", *cluster.sbatch)
     lines += [f"#SBATCH {flag}" for flag in flags]
-    # Processes exit by themselves when one is lost; the first to exit must not kill others that are
-    # still saving. Without --cpu-bind a per-node process may get only one core.
+    # Processes exit when one is lost; the first to exit must not kill others that are still saving.
+    # Without --cpu-bind a per-node process may get only one core.
     srun = ["srun", "--kill-on-bad-exit=0", "--cpu-bind=none"]
     if cluster.cpus_per_task is not None:
         srun.append(f"--cpus-per-task={cluster.cpus_per_task}")  # srun does not inherit it

@@ -127,7 +127,7 @@ def _create(job: Job, cluster: TpuVm, slices: Slice) -> list[str]:
 
 
 def _train(job: Job, cluster: TpuVm) -> str:
-    """Returns the script that a machine runs: it survives the connection and restarts the run."""
+    """Returns the script that a machine runs; it outlives the connection and restarts the run."""
     name = job.name
     variables = job.variables("tpu").items()
     exports = "".join(f"export {each}={shlex.quote(value)}\n" for each, value in variables)

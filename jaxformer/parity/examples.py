@@ -240,7 +240,7 @@ def _sequence(task: SequenceClassificationTask, rng, inputs, hf_config):
 
 @_labels.register
 def _transcripts(task: CTCTask, rng, inputs, hf_config):
-    """A label for each clip but the first has a different length; one is -100 amid the others."""
+    """Labels of a different length for each clip; one label between others is -100."""
     rows, size = len(inputs["input_values"]), hf_config.values["vocab_size"]
     blank = hf_config.values["pad_token_id"]
     labels = (blank + rng.integers(1, size, size=(rows, 5))) % size
@@ -253,7 +253,7 @@ def _transcripts(task: CTCTask, rng, inputs, hf_config):
 
 @_labels.register
 def _quantized_frames(task: QuantizedFramesTask, rng, inputs, hf_config):
-    """Masks half of the frames; the others that each is told from may have its codes."""
+    """Masks half of the frames; negatives may have the same codes as the masked frame."""
     rows, samples = inputs["input_values"].shape
     frames, names = samples, ("conv_kernel", "conv_stride")
     for size, stride in zip(*map(hf_config.take, names), strict=True):

@@ -82,12 +82,12 @@ class ParityRow:
     system: str
     architecture: str
     outputs: float
-    """The largest difference of all outputs and hidden states, in float32."""
+    """The largest difference in any output or hidden state, in float32."""
     missing: tuple[str, ...]
     """Outputs that only transformers has."""
     exported: bool
-    """Whether exported tensors are identical, and transformers loads them without a warning and
-    computes the same outputs.
+    """Whether exported tensors are identical, load in transformers without a warning, and give the
+    same outputs.
     """
     gradient: float | None
     """The largest difference of parameter gradients, in float32; None if the class has no loss or

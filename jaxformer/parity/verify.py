@@ -42,7 +42,7 @@ RECEIPT = "receipt.json"
 
 _LAYERS = ("hidden_states", "encoder_hidden_states", "decoder_hidden_states")
 _STATES = ("last_hidden_state", "projected_states")
-"""What is compared of models without scores."""
+"""The outputs that are compared for models without scores."""
 
 
 def verify(folder: str | Path, architecture: str | None = None) -> dict[str, Any]:
