@@ -42,7 +42,7 @@ class RunReader(TextReader):
         return self._encoder.encode(rows)
 
     def encode_words(self, rows):
-        # In training, a space preceded each word but the first.
+        # In training, each word except the first followed a space.
         given = [[" " * bool(n) + word for n, word in enumerate(words)] for words in rows]
         found = self._encoder.encode_words(given)
         return [Words(*each, joined_spans(words)) for each, words in zip(found, rows, strict=True)]
