@@ -1,4 +1,4 @@
-"""Explains errors of the hub and of the connection to it, in one sentence each."""
+"""Turns errors of the hub and the connection into one-sentence messages."""
 
 import contextlib
 import errno
@@ -24,7 +24,7 @@ _RETRY_STATUSES = (408, 429, 500, 502, 503, 504)
 
 
 class HubRequest(NamedTuple):
-    """What the user asked for, for messages."""
+    """The user's request, for messages."""
 
     field: str
     """The field that names the model: "init_from"."""
@@ -40,7 +40,7 @@ class HubRequest(NamedTuple):
 
     @property
     def expected(self) -> str:
-        """What a field must be that may name a folder or a model, for messages."""
+        """The accepted values of a field that names a folder or a model, for messages."""
         folder = f"the folder of a run or of a Hugging Face checkpoint (looked from {os.getcwd()})"
         return f"must be {folder}, or the name of a model"
 
@@ -54,7 +54,7 @@ def hub_library(purpose: str) -> ModuleType:
 
 @contextlib.contextmanager
 def explain_hub_errors(hub: ModuleType, request: HubRequest) -> Iterator[None]:
-    """Turns errors of ``huggingface_hub`` into one sentence that says what to do.
+    """Turns errors of ``huggingface_hub`` into one-sentence errors with a remedy.
 
     Hides its warnings about retries, and its progress bars unless stderr is a terminal.
     """
@@ -78,7 +78,7 @@ def explain_hub_errors(hub: ModuleType, request: HubRequest) -> Iterator[None]:
 
 
 def unreachable(hub: ModuleType, error: Exception) -> bool:
-    """Returns whether an error says nothing about the model: the hub or the network is down."""
+    """Whether an error is independent of the model: the hub or the network is down."""
     error = _cause(hub, error)
     if isinstance(error, hub.errors.HfHubHTTPError):
         return error.response.status_code in _RETRY_STATUSES
@@ -86,14 +86,14 @@ def unreachable(hub: ModuleType, error: Exception) -> bool:
 
 
 def _cause(hub: ModuleType, error: Exception) -> Exception:
-    """The underlying error, if the library only says that the cache has no copy."""
+    """Returns the underlying error, if the library only reports that the cache has no copy."""
     while isinstance(error, hub.errors.LocalEntryNotFoundError) and error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 def _explanation(hub: ModuleType, request: HubRequest, error: Exception) -> ConfigError | DataError:
-    """The error to raise: that of the first row of the tables whose condition holds."""
+    """Returns the error of the first row whose condition is true."""
     errors = hub.errors
     endpoint = hub.constants.ENDPOINT
     repo = request.name.repo

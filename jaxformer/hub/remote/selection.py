@@ -1,4 +1,4 @@
-"""Selects the needed files of a model's repository: one format of weights, and no pickles."""
+"""Selects the required files of a model's repository: weights in one format, without pickles."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -32,7 +32,7 @@ def settings_files(names: Collection[str]) -> list[str]:
 
 
 def weight_index(names: Collection[str]) -> str | None:
-    """Returns the index of the weights, if they are in several files."""
+    """Returns the index of the weights if they are in several files."""
     first = _first(names)
     return first if first is not None and first.endswith(".json") else None
 
@@ -70,7 +70,7 @@ def check_has_weights(what: str, names: Collection[str], convert: str) -> None:
 
 
 def _first(names: Collection[str]) -> str | None:
-    """The file with the weights, or their index, in the preferred format."""
+    """Returns the weight file, or the index, in the preferred format."""
     own = weight_names(names)
     return next(
         (name for name in (own.single, own.index, _FLAX, _FLAX_INDEX) if name in names), None
@@ -80,7 +80,7 @@ def _first(names: Collection[str]) -> str | None:
 def files_to_push(
     names: Collection[str], read: Callable[[str], Mapping[str, Any] | None]
 ) -> list[str]:
-    """Returns the files of an exported folder that are uploaded."""
+    """Returns the files of an exported folder to upload."""
     weights = weight_files(names, read) or []
     flax = [name for name in names if name.startswith("flax_model") and "/" not in name]
     also = [name for name in (*_ALSO_PUSHED, *sorted(flax)) if name in names]
@@ -88,7 +88,7 @@ def files_to_push(
 
 
 def replaced_weight_files(there: Collection[str], pushed: Collection[str]) -> list[str]:
-    """Returns the files of weights in a repository that the pushed ones replace."""
+    """Returns the weight files in a repository that the uploaded ones replace."""
     weights = (*_FORMATS, ADAPTER)
     return [
         name
