@@ -195,7 +195,7 @@ def _check_on_vectors(folder: Path, values: dict[str, Any]) -> None:
 def _tensors(folder: Path) -> TensorFiles:
     if file_in(folder, SINGLE) is None and file_in(folder, _PICKLE) is not None:
         raise ConfigError(
-            f"{folder}: holds {_PICKLE}, a pickle, which can run any code when it is read, and no "
+            f"{folder}: has {_PICKLE}, a pickle, which can run any code when it is read, but no "
             f"{SINGLE}: convert the whole folder, SentenceTransformer(DIR).save(FOLDER), and name "
             "that FOLDER"
         )

@@ -115,7 +115,7 @@ def _entry(file: Path, entry: Any) -> tuple[str, str]:
         raise DataError(f"{file}: {shortened(entry)}: must be a module with a type and a path")
     parts = PurePosixPath(path).parts
     if len(parts) > 1 or set(parts) & {"..", "/"}:
-        raise DataError(f"{file}: path = {path!r}: must be a folder beside it")
+        raise DataError(f"{file}: path = {path!r}: must be a folder next to it")
     package, _, name = kind.rpartition(".")
     if package.partition(".")[0] != "sentence_transformers":
         raise ConfigError(_unsupported(file, kind, "one of sentence_transformers, not custom code"))
