@@ -1,4 +1,4 @@
-"""What config.json says to `modeling_jaxformer.py`: the parts of a model, or why it lacks one."""
+"""Describes the parts of a model in config.json for `modeling_jaxformer.py`."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -65,14 +65,14 @@ _PARTS: Mapping[type, tuple[str, ...]] = {
     MLP: ("activation", "gated", "bias"),
 }  # fmt: skip
 """The fields of each part that the modeling file reads."""
-_SAID_OTHERWISE = {
+_IMPLIED = {
     Learned: ("learns",),
     SinusoidalTable: ("learns",),
     RoPE: ("theta", "fraction", "scaling", "max_length"),
     T5Bias: ("max_distance",),
     DotProductAttention: ("dropout",),
 }
-"""Fields that do not change what is computed, or from which config.json has other values."""
+"""Fields without an effect on the outputs, or which determine other fields of config.json."""
 _MODEL = frozenset({
     "num_layers", "model_dim", "num_heads", "mlp_dim", "num_kv_heads", "head_dim", "value_dim",
     "position", "window_position", "relative_position", "norm", "residual", "embeddings",
@@ -80,20 +80,20 @@ _MODEL = frozenset({
     "self_attention", "feed_forward", "block", "heads", "pooler", "num_decoder_layers",
     "encoder_heads", "encoder_mlp_dim", "decoder_embedding_scale", "decoder_position",
     "share_embeddings", "cross_attention",
-    # How it is computed or trained.
+    # Computation and training.
     "dropout", "init_std", "depth_scaled_init", "compute_dtype", "attention", "scan_layers",
     "remat",
 })  # fmt: skip
-"""The fields of models that config.json has, or that do not change what is computed."""
+"""Fields of models that are in config.json, or without an effect on the outputs."""
 _EMBEDDINGS = frozenset({"norm", "scale", "dropout", "token_types", "task_types", "padding_id"})
-"""The fields of embeddings that config.json has, or that do not change what is computed."""
+"""Fields of embeddings that are in config.json, or without an effect on the outputs."""
 
 
 def described(config: ModelConfig) -> dict[str, Any]:
-    """Returns the fields of config.json that describe a model: its stacks, its head, its pooler.
+    """Returns the fields of config.json that describe a model: stacks, head and pooler.
 
     Raises:
-        ConfigError: The modeling file lacks a part of the model.
+        ConfigError: The modeling file does not support a part of the model.
     """
     if type(config) not in (EncoderConfig, DecoderConfig, EncoderDecoderConfig):
         raise ConfigError(
@@ -223,11 +223,11 @@ def _head(config: ModelConfig) -> dict[str, Any] | None:
 
 
 def _part(where: str, part: Any) -> dict[str, Any]:
-    """A part as JSON, with the name of its class."""
+    """Returns a part as JSON, with its class name."""
     if type(part) not in _PARTS:
         raise _lacking(where, part)
     names = _PARTS[type(part)]
-    _check_fields(where, part, frozenset(names + _SAID_OTHERWISE.get(type(part), ())))
+    _check_fields(where, part, frozenset(names + _IMPLIED.get(type(part), ())))
     values = {}
     for name in names:
         value = getattr(part, name)
@@ -240,7 +240,7 @@ def _part(where: str, part: Any) -> dict[str, Any]:
 
 
 def _check_fields(where: str, part: Any, read: frozenset[str]) -> None:
-    """Refuses a field that the modeling file does not read, unless it has its default."""
+    """Refuses a field that the modeling file does not read, unless it has its default value."""
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
         if field.name not in read and value != field.default:
