@@ -96,7 +96,7 @@ def _status(action: Callable[[], object]) -> int:
 
 
 def _limit(below: float = math.inf) -> str | None:
-    """Describes the limit on the address space of a process, if there is one."""
+    """Describes the limit on the address space of the process, if any."""
     size, _ = resource.getrlimit(resource.RLIMIT_AS)
     if size == resource.RLIM_INFINITY or size >= below:
         return None

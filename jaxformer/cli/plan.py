@@ -50,9 +50,9 @@ class PlanOptions(Config):
     """Estimates the memory and speed of a config on a slice."""
 
     chips: str = ""
-    """The slice: v5p:4x4x4, v6e:16x16*2 (two slices) or h100:64; with --find also a chip alone."""
+    """The slice: v5p:4x4x4, v6e:16x16*2 (two slices) or h100:64; with --find also just a chip."""
     find: bool = False
-    """Find the fastest mesh of the slice, or of the smallest slice of a chip that it fits on."""
+    """Find the fastest mesh of the slice, or of the smallest sufficient slice of a chip."""
     compile: bool = True
     """Run the TPU compiler, which takes a minute or two; --no-compile uses only the closed form."""
     price_per_chip_hour: float | None = None

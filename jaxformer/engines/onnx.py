@@ -32,9 +32,7 @@ from jaxformer.pretrained.writing import save
 FILE = "model.onnx"
 ENCODER, DECODER = "encoder_model.onnx", "decoder_model.onnx"
 WITH_PAST = "decoder_with_past_model.onnx"
-"""The graphs of an encoder-decoder, as in Optimum: the encoder, the first decoder step, later
-steps.
-"""
+"""The graphs of an encoder-decoder, as in Optimum: encoder, first decoder step, later steps."""
 _PURPOSE = "--format onnx"
 _OPTIONAL = ("position_ids", "token_type_ids")
 """Inputs of a graph, if the class in transformers reads them."""

@@ -137,7 +137,7 @@ def _alone(config: Config) -> Config:
 
 
 def _left_open(config: Config) -> str | None:
-    """Returns a field that only a checkpoint could fill in, and what to do about it."""
+    """Returns a field that only a checkpoint could fill in, with a remedy."""
     data = config.data
     if getattr(data, "objective", ...) is None:
         return "data.objective = None: set an objective, such as CausalLM"

@@ -21,19 +21,19 @@ class Verify(ClassChoice):
     """Verifies that transformers, or another engine, computes the same outputs from an export.
 
     Runs transformers and jaxformer on the same inputs in float32 and writes their differences to
-    receipt.json. Needs torch and transformers. An export for an engine (--format) is run by this
-    engine: outputs, 256 greedy tokens and, for quantised weights, the perplexity of validation data
-    are compared.
+    receipt.json. Requires torch and transformers. An export for an engine (--format) is run in this
+    engine; compared are outputs, 256 greedy tokens and, for quantised weights, the perplexity of
+    validation data.
     """
 
     folder: ModelDir
-    """A folder that `jaxformer export` wrote; or a Hugging Face checkpoint, or its hub name,
-    org/name or org/name@revision, without a receipt.
+    """A folder written by `jaxformer export`, or a Hugging Face checkpoint or its hub name
+    (org/name or org/name@revision), for which no receipt is written.
     """
     engines: tuple[str, ...] = ()
-    """The engines that run it, or all: those of its format that are installed."""
+    """The engines to run it in, or all: the installed engines for its format."""
     reference: str | None = None
-    """The run or checkpoint to compare with (default: the one that was exported)."""
+    """The run or checkpoint to compare with (default: the exported one)."""
 
 
 def verify(wanted: Verify) -> None:
@@ -106,7 +106,7 @@ class Parity:
     """Compares every known system with transformers.
 
     Creates a small random model of every class of every system in transformers and compares
-    outputs, gradients and export. Needs torch and transformers, and takes several minutes.
+    outputs, gradients and export. Requires torch and transformers, and takes several minutes.
     """
 
     output: Path = Path("docs/parity.md")
@@ -114,7 +114,7 @@ class Parity:
 
 
 def parity(wanted: Parity) -> None:
-    """Writes the table of all systems, and shows each row once it is measured."""
+    """Writes the table of all systems, and shows each row as it is measured."""
     output = local_path(wanted.output, "--output")
     rows = parity_table.measure_all(lambda row: print("  ".join(row.cells()), flush=True))
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -128,19 +128,19 @@ def parity(wanted: Parity) -> None:
 class Engines:
     """Measures every known system in every engine, on small random models.
 
-    Needs torch, transformers and all engines, and takes several minutes.
+    Requires torch, transformers and all engines, and takes several minutes.
     """
 
     output: Path = Path("docs/engines.md")
-    """The page, whose text before the table stays."""
+    """The page to write; text before the table is kept."""
     only: tuple[str, ...] = ()
-    """Measure these model types alone, and leave the rows of the others as they are."""
+    """Measure only these model types, and keep the rows of others."""
     engines: tuple[str, ...] = ()
-    """Measure in these engines alone, and leave the columns of the others as they are."""
+    """Measure only in these engines, and keep the columns of others."""
 
 
 def engines(wanted: Engines) -> None:
-    """Writes the page about engines, and shows each row, as soon as one is measured."""
+    """Writes the page about engines, and shows each row as it is measured."""
     output = local_path(wanted.output, "--output")
     output.parent.mkdir(parents=True, exist_ok=True)
     before = output.read_text(encoding="utf-8") if output.exists() else "# Engines\n\n"

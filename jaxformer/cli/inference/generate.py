@@ -50,10 +50,12 @@ class Loading(ModelChoice):
     proposals: int = 4
     """Number of tokens that the draft model proposes at a time."""
     storage: Storage | None = None
-    """The dtype of the KV cache (None: that of the computation). int8 needs a quarter of float32.
+    """The dtype of the KV cache (None: the compute dtype). int8 takes a quarter of the memory of
+    float32.
     """
     weights: KernelDtype | None = None
-    """The dtype of the kernels (None: that of the weights). int8 needs half of bfloat16."""
+    """The dtype of the kernels (None: that of the weights). int8 takes half the memory of bfloat16.
+    """
     slide: bool = False
     """When the text exceeds the model's maximum length, prefill its last half again."""
 
@@ -279,7 +281,7 @@ def _image_files(paths: Sequence[Path]) -> list[str]:
 def _lines_so_far(wanted: Generation) -> Path | None:
     """Returns the local file that lines are appended to: the output, or a copy that is uploaded.
 
-    It may not exist yet. None stands for the screen.
+    It may not exist yet. None is the screen.
     """
     if wanted.output is None:
         return None
@@ -296,7 +298,7 @@ def _lines_so_far(wanted: Generation) -> Path | None:
 
 
 def _done(wanted: Generation, path: Path | None, prompts: Sequence[str]) -> int:
-    """Counts the prompts that the output already has; raises an error if it cannot go on."""
+    """Counts the prompts already in the output; raises an error if it cannot be continued."""
     if path is None or not path.exists():
         return 0
     if not wanted.resume:
@@ -337,7 +339,7 @@ def _write_all(
             starts, f"{_kind(wanted)}s", console=Console(stderr=True), transient=True
         ):
             batch = rows[start : start + wanted.batch_size]
-            # The last batch is padded to the size that the program is compiled for.
+            # The last batch is padded to the compiled size.
             missing = wanted.batch_size - len(batch) if len(rows) > wanted.batch_size else 0
             found = writer.generate([*batch, *[batch[-1]] * missing], first=done + start)
             texts = prompts[done + start :]

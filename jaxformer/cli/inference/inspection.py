@@ -27,7 +27,7 @@ class Tokenize:
     """Shows how a model's tokenizer splits a text.
 
     For each token: its piece as stored in the tokenizer, its id, its position in the text, and
-    whether it is special. Needs no weights.
+    whether it is special. Does not read weights.
     """
 
     folder: ModelDir

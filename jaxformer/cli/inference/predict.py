@@ -31,14 +31,15 @@ class Predict(PredictionConfig, ModelChoice):
 
     The columns depend on the model's head. Classification: label and score (its probability);
     multi-label classification: also labels and score_NAME for each. Regression: score. Tagging:
-    words, tags and, with B-/I- tags, entities. Question answering: answer, score, start and end. No
-    head: embedding. Input columns are kept, and a prediction whose name is taken is called
-    predicted_NAME.
+    words, tags and, with B-/I- tags, entities. Question answering: answer, score, start and end.
+    Without a head: embedding. Input columns are kept; if one has the name of a prediction, the
+    prediction is called predicted_NAME.
     """
 
     input: Path
     """The input table: .csv, .tsv, .jsonl or .parquet; for a model of images or sounds also a
-    folder of them."""
+    folder with them.
+    """
     output: Path
     """The output table: .csv, .tsv, .jsonl or .parquet. Lists are JSON in .csv and .tsv."""
     header: bool = True

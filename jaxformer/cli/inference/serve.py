@@ -18,37 +18,38 @@ from jaxformer.server.batches import Batcher
 
 @dataclass(frozen=True)
 class Serve(ModelChoice):
-    """Serves a model over HTTP with the interface of OpenAI, for trying it.
+    """Serves a model over HTTP with OpenAI's interface, for trying it out.
 
     Waiting requests with the same sampling options share a batch, which is finished before the next
-    one begins; the cache is not paged. For load, export the model and run it in vLLM, SGLang or
-    llama.cpp.
+    one begins; the cache is not paged. For production, export the model and serve it with vLLM,
+    SGLang or llama.cpp.
     """
 
     port: int = 8000
     """The port."""
     host: str = "127.0.0.1"
-    """The address to listen on. The default is reached from this machine alone; the server asks for
-    no password.
+    """The address to listen on. The default is only reachable from this machine; the server has no
+    authentication.
     """
     name: str | None = None
     """The name of the model for clients (None: the last part of its folder)."""
     batch_size: int = 16
-    """The largest number of texts that are generated at once."""
+    """The maximum number of texts that are generated at once."""
     max_waiting: int = 256
-    """The largest number of texts that wait; further requests are refused with status 503."""
+    """The maximum number of waiting texts; further requests are refused with status 503."""
     max_tokens: int = 512
-    """The largest number of tokens of a text."""
+    """The maximum number of new tokens of a text."""
     max_seconds: float = 120.0
-    """The time after which a text ends, with the time that it waits."""
+    """Seconds after which a text ends, including the time spent waiting."""
     max_body: int = 1 << 20
-    """The largest size of a request in bytes."""
+    """The maximum size of a request in bytes."""
     dtype: Dtype | None = None
     """The dtype of the weights and the computation, which uses bfloat16 for float16 (None: the
     dtype that the weights are saved in).
     """
     weights: KernelDtype | None = None
-    """The dtype of the kernels (None: that of the weights). int8 needs half of bfloat16."""
+    """The dtype of the kernels (None: that of the weights). int8 takes half the memory of bfloat16.
+    """
 
 
 def serve(wanted: Serve) -> None:
@@ -60,7 +61,7 @@ def serve(wanted: Serve) -> None:
     if not 0 < wanted.port < 1 << 16:
         raise ConfigError(f"--port {wanted.port}: must be from 1 to 65535")
     uvicorn: Any = optional_module("uvicorn", "jaxformer serve")
-    from jaxformer.server.app import LOOPBACK, Limits, Server  # needs the extra serve
+    from jaxformer.server.app import LOOPBACK, Limits, Server  # requires the extra serve
 
     with bound(wanted.host, wanted.port) as sockets:
         options = {"dtype": wanted.dtype, "weights": wanted.weights}

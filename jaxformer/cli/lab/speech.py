@@ -1,4 +1,4 @@
-"""``jaxformer lab speech``: what a speech model hears in a sound."""
+"""``jaxformer lab speech``: draws how a speech model processes a sound."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,24 +23,24 @@ SoundFile = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
 
 @dataclass(frozen=True, kw_only=True)
 class Speech(ModelChoice):
-    """Draws what a speech model hears in a sound.
+    """Draws how a speech model processes a sound.
 
-    Writes a page with the spectrogram, the words where they are said, and attention over time. For
-    Whisper also cross-attention with the path of dynamic time warping; for a CTC head (wav2vec 2.0,
-    HuBERT) the lattice of frames and tokens with the likeliest path; for a classifier (AST) the
-    likeliest classes.
+    Writes a page with the spectrogram, the times of the words, and attention over time. For Whisper
+    also cross-attention with the path of dynamic time warping; for a CTC head (wav2vec 2.0, HuBERT)
+    the lattice of frames and tokens with the most likely path; for a classifier (AST) the most
+    likely classes.
     """
 
     file: SoundFile
     """The sound file (.wav, .flac, .ogg, .mp3)."""
     start: float = 0.0
-    """Where the shown part begins, in seconds."""
+    """Start of the shown part in seconds."""
     seconds: float = 10.0
-    """How many seconds are shown, at most 30."""
+    """Length of the shown part in seconds, at most 30."""
     text: str | None = None
-    """What is said, to be aligned (default: what the model writes)."""
+    """The text to align (default: the model's transcript)."""
     language: str | None = None
-    """The language that is told to Whisper, en or english (default: it is detected)."""
+    """The language for Whisper, en or english (default: detect it)."""
     layers: tuple[int, ...] | None = None
     """The layers whose attention to show, from 0 (default: all)."""
     heads: tuple[int, ...] | None = None
@@ -66,7 +66,7 @@ def speech(wanted: Speech) -> None:
 
 
 def _part(wanted: Speech, rate: int) -> Sound:
-    """Reads the part of the file that is shown."""
+    """Reads the shown part of the file."""
     waveform = read_sound(wanted.file, rate)
     first = round(wanted.start * rate)
     if first >= len(waveform):

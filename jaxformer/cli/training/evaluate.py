@@ -132,7 +132,7 @@ def _linked_data(folder: AnyPath, old: Data, new: Data) -> Iterator[Path]:
     if hasattr(old, "tokenizer") and not (home / "tokenizer").is_dir():
         raise ConfigError(f"{folder}/tokenizer is missing, so text cannot be tokenized")
     if hasattr(old, "tokenizer"):
-        load_tokenizer(home)  # so that a message about damage names the file in the run
+        load_tokenizer(home)  # so that an error about damage names the file in the run
     links = {name: home / name for name in KEPT}
     documents = ("source", "validation_fraction", "split_seed")
     if all(getattr(old, name, None) == getattr(new, name, None) for name in documents):

@@ -89,7 +89,7 @@ def _rows(config: Config, folder: AnyPath | None) -> Iterator[tuple[RowReader, I
 
 
 def _print_tokens(name: str, columns: Sequence[Column], most: int) -> None:
-    """Prints a line per token, with its value in every array."""
+    """Prints a line per token with its value in every array."""
     size = min(most, *(len(column.words) for column in columns)) if columns else 0
     if not size:
         return

@@ -33,7 +33,7 @@ from jaxformer.training.logging.throughput import RunWork, Stopwatch, device_mem
 from jaxformer.training.logging.wall_time import WALL_TIME_FILE, Clock, WallTime
 
 _AVERAGED = ("loss", "accuracy", "gradient_norm")
-"""The first metrics of a row; like all metrics of a loss they are means over its steps."""
+"""The first metrics of a row; like all metrics of a loss, they are means over the row's steps."""
 _LAST = ("learning_rate", "tokens", "skipped")
 """Metrics for which a row has the value of its last step."""
 _COUNTER = "skipped_in_a_row"
@@ -63,8 +63,7 @@ def check_learned(steps: int, skipped: int) -> None:
 
 
 class RunLogger:
-    """Reads the metrics of a step after the next one has been dispatched, so that devices never
-    wait.
+    """Reads the metrics of a step after dispatching the next one, so that devices never wait.
 
     Args:
         settings: The training settings: steps, logging interval, and when a run has diverged.
@@ -74,7 +73,7 @@ class RunLogger:
         state: The property `state` as saved at that step; empty if unknown.
         config: The run's configuration as JSON, for the loggers.
         epochs: Returns the number of epochs after a number of steps; None if unknown.
-        clock: What the process has spent until now; None: it begins now.
+        clock: The process's clock so far; None starts one now.
         own: Returns the names of metrics that parts of the model add.
     """
 
@@ -188,7 +187,7 @@ class RunLogger:
         self.push()
 
     def _go_on_with(self, part: str, writes: bool = False) -> None:
-        """Switches to another part of the wall time; writes a row if asked or if steps begin."""
+        """Switches to another part of the wall time; writes a row if `writes` or if steps begin."""
         before, self._at = self._at, part
         self._clock.lap(before)
         if self._time is not None and (writes or before == "start"):
