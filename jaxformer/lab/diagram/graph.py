@@ -97,7 +97,7 @@ def levels(*ends: Node) -> dict[Node, int]:
 
 
 def _merge_sums(nodes: Sequence[Node]) -> None:
-    """Merges `x + (a + b)` into one sum of three if the inner sum has no other reader."""
+    """Merges `x + (a + b)` into one sum of three unless the inner sum has other readers."""
     readers = Counter(source for node in nodes for source in node.inputs)
     for node in nodes:
         if node.box.kind == "sum":

@@ -1,4 +1,4 @@
-"""The KV cache of a decoder: its size with fewer key/value heads, and the work that it saves."""
+"""The KV cache of a decoder: its size for fewer key/value heads, and the work that it saves."""
 
 from collections.abc import Sequence
 from dataclasses import replace

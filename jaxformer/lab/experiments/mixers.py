@@ -82,7 +82,7 @@ def self_attention(
 
 
 def mixers(num_heads: int, kernel_size: int) -> tuple[Mixer, ...]:
-    """Returns the layers that are compared."""
+    """Returns the layers to compare."""
 
     def attend(implementation: str) -> Callable[[Parameters, jax.Array], jax.Array]:
         options = {"num_heads": num_heads, "implementation": implementation}

@@ -46,7 +46,7 @@ def alibi_section(config: PositionsConfig) -> Section:
 
 
 def t5_section(config: PositionsConfig) -> Section:
-    """Describes T5's distance buckets as curves and matrices, and a bias from a random table."""
+    """Describes T5's distance buckets as curves and matrices, with a random bias table."""
     places = np.arange(config.length)
     relative = jnp.asarray(places[None, :] - places[:, None])
     sizes = {"num_buckets": config.num_buckets, "max_distance": config.max_distance}
@@ -81,8 +81,8 @@ def t5_section(config: PositionsConfig) -> Section:
     )
     text = (
         "A learned number per head and bucket of the distance is added to the score. All distances "
-        "beyond the last bucket's start are one to the model, so it runs at any length but no "
-        "longer tells far distances apart.",
+        "beyond the last bucket's start share it, so the model runs at any length but does not "
+        "distinguish far distances.",
     )
     return Section("T5", text, [Picture("t5", figure, caption)], numbers)
 

@@ -86,7 +86,7 @@ def binary_section(config: PositionsConfig) -> Section:
     )
     text = (
         "The digits of the index, least significant first, one channel each. Bounded, and distinct "
-        "below 2^digits, but the distance between two codes says little about that of positions. "
+        "below 2^digits, but the distance of two codes hardly reflects that of the positions. "
         "A sinusoidal code is its smooth version: channels that alternate at different speeds."
     )
     return Section("Binary", [text], [Picture("binary", figure, caption)], numbers)

@@ -36,7 +36,7 @@ def rope_section(config: PositionsConfig) -> Section:
 
 
 def scaling_section(config: PositionsConfig) -> Section:
-    """Compares stretched frequencies with those of training."""
+    """Compares scaled frequencies with those of training."""
     text = (
         f"A model trained on {config.trained_length:,} positions, stretched to "
         f"{config.factor:g} times as many. Pairs that turned many times in training have seen all "

@@ -29,7 +29,7 @@ _TERMS = {
 
 
 def scores_section(config: PositionsConfig) -> Section:
-    """Describes the terms of scores with added codes, and how much the distance explains."""
+    """Describes the terms of scores with added codes, and the share explained by distance."""
     text = (
         "A code p that is added to the embeddings x gives q.k = (x_m + p_m)^T W (x_n + p_n) with "
         "W = W_q^T W_k: four terms. The middle two tie a token to a position, and even the last "
