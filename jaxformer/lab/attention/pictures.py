@@ -27,7 +27,7 @@ def overview(maps: AttentionMaps) -> Any:
     else:
         tiles = patch_weights(maps)
         tiles = tiles / np.maximum(tiles.max(axis=(-2, -1), keepdims=True), 1e-9)
-        about = _who(maps)
+        about = _source(maps)
     shape = min(max(tiles.shape[3] / tiles.shape[2], 0.6), 1.8)
     rows, columns = tiles.shape[:2]
     size = (0.95 * columns * shape + 2.6, max(0.95 * rows + 1.5, 3.2))
