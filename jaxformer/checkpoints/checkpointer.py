@@ -134,8 +134,8 @@ class Checkpointer:
     ) -> None:
         """Starts saving; returns once the arrays are copied, so that the state may be donated.
 
-        `step` is the number of updates done so far; nothing happens if it is already saved. Logging
-        resumes from `log`, which is `RunLogger.state`.
+        `step` is the number of updates done so far; a step that is already saved is skipped.
+        Logging resumes from `log`, which is `RunLogger.state`.
 
         Raises:
             CheckpointError: This save, or the previous one in the background, failed.

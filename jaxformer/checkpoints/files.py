@@ -84,14 +84,14 @@ def validation_of(meta: Mapping[str, Any]) -> dict[str, float]:
     """Returns the validation metrics in a ``meta`` item, by metric name."""
     if "validation" in meta:
         return meta["validation"]
-    loss = meta["validation_loss"]  # format 1 had the loss alone
+    loss = meta["validation_loss"]  # format 1 only had the loss
     return {} if loss is None else {"loss": loss}
 
 
 class StepHold:
     """Keeps a run from deleting a checkpoint while it is read; released with the object.
 
-    Object stores have no such locks: there a checkpoint may be deleted while it is read. A lock
+    Object stores do not support this: there a checkpoint may be deleted while it is read. A lock
     `to_delete` is exclusive.
 
     Raises:

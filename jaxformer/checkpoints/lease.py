@@ -170,7 +170,7 @@ def _machine() -> str:
 
 
 def _is_alive(owner: dict[str, Any]) -> bool:
-    """Whether an owner on this machine still holds its lease."""
+    """Whether an owner on this machine still has its lease."""
     pid = owner.get("pid")
     if pid == os.getpid():  # a reused process id, unless it is this very process
         return owner.get("id") in _held

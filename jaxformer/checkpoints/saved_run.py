@@ -48,7 +48,7 @@ class SavedRun:
         best: Whether to select the one with the best value of `train.metric`.
 
     Raises:
-        ConfigError: The folder is not a run, or has no such checkpoint.
+        ConfigError: The folder is not a run, or the checkpoint does not exist.
         CheckpointError: All of its checkpoints are damaged.
     """
 

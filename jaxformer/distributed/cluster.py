@@ -106,7 +106,7 @@ def _check_complete(address: str | None, count: int | None, index: int | None) -
         raise ConfigError(
             f"this is process {index} of a job of unknown size, as in a pod of an indexed Job "
             f"(JOB_COMPLETION_INDEX): give {first}--job.num-processes (or JAX_NUM_PROCESSES), or "
-            f"install jax[k8s], with which JAX asks the cluster; {ALONE} trains alone"
+            f"install jax[k8s], with which JAX queries the cluster; {ALONE} trains alone"
         )
     if address is None:
         raise ConfigError(

@@ -47,7 +47,7 @@ _ON_SPARSE_CORES: dict[str, Option] = {
 # JAX calls a v5p "TPU v5".
 _WITH_SPARSE_CORES = ("TPU v5", "TPU v5p", "TPU v6", "TPU v6 lite", "TPU v6e", "TPU7x")
 
-# On a CPU, XLA leaves products to a library (YNNPACK). With AVX2 alone its own are faster for
+# On a CPU, XLA leaves products to a library (YNNPACK). With only AVX2, XLA's own are faster for
 # bfloat16: steps of five shapes took 0.66 to 1.01 of the time (benchmarks/README.md). For float32
 # they are slower where a width is a power of two from 4096 on.
 _WITHOUT_YNNPACK: dict[str, Option] = {"xla_cpu_experimental_ynn_fusion_type": ""}

@@ -113,7 +113,7 @@ class MeshConfig:
         return tuple(sizes)
 
     def axis_sizes(self, num_devices: int) -> dict[str, int]:
-        """Returns the sizes of the axes on `num_devices` devices by their names, like `sizes`."""
+        """Returns the sizes of the axes on `num_devices` devices by name, like `sizes`."""
         return dict(zip(MESH_AXES, self.sizes(num_devices), strict=True))
 
 

@@ -96,7 +96,7 @@ def _check_whisper(pretrained: Pretrained) -> None:
         if part.feed_forward.activation != "gelu":
             raise ConfigError(
                 f"{_PURPOSE}: activation_function = {part.feed_forward.activation!r}: must be "
-                "'gelu', the only one of Whisper there"
+                "'gelu', the only activation of Whisper there"
             )
     check_names(pretrained, _PURPOSE)
 
@@ -107,7 +107,7 @@ def _warn_of_faster_whisper(pretrained: Pretrained) -> None:
     if (seconds := log_mel_of(pretrained).seconds) != _SECONDS:
         found.append(f"windows of {seconds:g} seconds, where it reads {_SECONDS}")
     if SpeechTokens.of(pretrained).languages and named_token(pretrained, "") is None:
-        found.append("several languages, but no empty token, without which they are English alone")
+        found.append("several languages but no empty token, so that it is treated as English-only")
     if positions < _POSITIONS:
         found.append(f"{positions} positions, so that it needs max_new_tokens")
     if found:

@@ -7,8 +7,8 @@
     model, params = FlaxBertForMaskedLM.from_pretrained("org/name", _do_init=False)
     logits = model(input_ids, attention_mask, params=params).logits
 
-Arguments, outputs and the trees of parameters are those of transformers 4.55: FlaxBertModel and
-the others, FlaxAutoModel..., and the outputs (FlaxMaskedLMOutput, ...).
+The module contains all model classes (FlaxBertModel, ...), FlaxAutoModel... and the output classes
+(FlaxMaskedLMOutput, ...). Arguments, outputs and parameter trees are those of transformers 4.55.
 """
 
 from typing import Any

@@ -37,7 +37,7 @@ class Difference(NamedTuple):
         return f"{note}; {self.field} = {self.as_flax(value)!r} in config.json gives its results"
 
 
-def _nothing(*_: Any) -> dict[str, Any]:
+def _empty(*_: Any) -> dict[str, Any]:
     """The default of `fixed`, `unused` and `lacking`: empty."""
     return {}
 
@@ -52,13 +52,13 @@ class FlaxFormat:
 
     norm: str = "scale"
     """The name of a norm's scale: "scale", or "weight" (T5, Llama)."""
-    fixed: Callable[[HFConfig], Mapping[str, np.ndarray]] = _nothing
+    fixed: Callable[[HFConfig], Mapping[str, np.ndarray]] = _empty
     """Makes the tables, by name, that Flax computes but PyTorch stores."""
     bare_prefix: str = ""
     """The prefix of the arrays in a class without heads, which PyTorch lacks: "text_model."."""
-    unused: Callable[[HFConfig, str], Mapping[str, Shape]] = _nothing
+    unused: Callable[[HFConfig, str], Mapping[str, Shape]] = _empty
     """Returns the unused arrays of a class, written as zeros: path joined by "." -> shape."""
-    lacking: Callable[[HFConfig, str], Mapping[str, Shape]] = _nothing
+    lacking: Callable[[HFConfig, str], Mapping[str, Shape]] = _empty
     """Returns unused tensors of PyTorch's class that Flax's lacks, read as zeros: name -> shape."""
     untied: Mapping[str, str] = field(default_factory=dict)
     """Head that the class always stores -> the table that it may be tied to."""

@@ -185,7 +185,7 @@ def _check_length(name: str, length: int, config: Any) -> None:
     try:
         family_of(config).position(config, name).validate_length(length)
     except ConfigError as error:
-        raise DataError(f"inputs: {name} asks for {length} positions: {error}") from error
+        raise DataError(f"inputs: {name} requires {length} positions: {error}") from error
 
 
 def _check_segments(name: str, segments: np.ndarray, config: Any) -> None:

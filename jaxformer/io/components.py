@@ -72,7 +72,7 @@ def all_types(base: Any) -> list[type]:
 
 
 def find_type(name: str, base: type) -> type | None:
-    """Looks up a concrete class by its name.
+    """Looks up a concrete class by name.
 
     Files written by older versions contain "jaxformer.functional.norms.RMSNorm": for library
     classes only the last part counts.

@@ -174,7 +174,7 @@ _SCRIPT = """\
 #!/bin/bash
 {directives}
 
-# Its Python, 3.11 or later, has `pip install '.[pod-gpu]'` (without GPUs '.[all,gcs,s3]').
+# Requires Python 3.11 or later with `pip install '.[pod-gpu]'` (without GPUs '.[all,gcs,s3]').
 # Submit: sbatch THIS_FILE   Watch: squeue --me   End for good: scancel JOB
 # The same script, submitted again, continues the run from its last checkpoint.
 set -u
@@ -182,7 +182,7 @@ set -u
 {command}
 status=$?
 
-# The run was told to stop (time limit, preemption) and has saved: it goes on in the queue.
+# The run was stopped (time limit, preemption) and has saved: requeue it.
 if [ "$status" -eq {stopped} ]; then
     scontrol requeue "$SLURM_JOB_ID"
 fi

@@ -383,7 +383,7 @@ def _slices(op: Operation) -> bool:
 
 
 def _skips_rows(op: Operation) -> bool:
-    """Whether a slice takes every n-th row, as the windows of a convolution do: then it is not
+    """Whether a slice takes every n-th row, as for the windows of a convolution: then it is not
     fused with the product that reads it, and the backward pass reads it again.
     """
     strides = op.equation.params.get("strides") if op.name == "slice" else None

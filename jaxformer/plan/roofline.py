@@ -60,7 +60,7 @@ class StepTime:
     """The time of a step."""
 
     terms: dict[str, float]
-    """Seconds of each resource alone: compute, memory, the links of each axis, the network."""
+    """Seconds of each separate resource: compute, memory, the links of each axis, the network."""
     seconds: float
     """Seconds of the whole step."""
     mfu: float

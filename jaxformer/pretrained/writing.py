@@ -46,8 +46,8 @@ from jaxformer.pretrained.prediction.image_settings import PROCESSOR, ImageSetti
 
 _log = logging.getLogger(__name__)
 _NO_CAPACITY = (
-    "feed_forward.capacity = %g is left out: no experts of transformers drop tokens, so these "
-    "compute all of them, as generation does here"
+    "feed_forward.capacity = %g is left out: experts in transformers never drop tokens, so all "
+    "tokens are computed, as in generation here"
 )
 _TOKENIZER_FIELDS = frozenset(
     name

@@ -52,7 +52,7 @@ class Loss:
         return sums
 
     def weights(self, model: Model, batch: Batch) -> dict[str, jax.Array]:
-        """Computes the total weight of every term from the batch alone."""
+        """Computes the total weight of every term, from the batch only."""
         return model.loss_weights(batch)
 
     def total(self, means: dict[str, jax.Array]) -> jax.Array:

@@ -110,7 +110,7 @@ def fill(
     A model of None becomes the checkpoint's, with the head that matches the data; a tokenizer to be
     trained becomes the checkpoint's; an objective of None becomes the one that the checkpoint was
     trained with; a `sequence_length` of None becomes the maximum length of model and tokenizer;
-    labels that the checkpoint knows keep their ids. A hub name is pinned to its current commit.
+    labels of the checkpoint keep their ids. A hub name is pinned to its current commit.
     """
     try:
         data = config.data.as_found()

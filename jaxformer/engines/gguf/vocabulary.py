@@ -132,8 +132,8 @@ def _cut(definition: Mapping[str, Any]) -> str:
     if names == ["Split", "ByteLevel"] and steps[0]["pattern"].get("Regex") in _CUTS:
         return _CUTS[steps[0]["pattern"]["Regex"]]
     raise ConfigError(
-        f"--format gguf: the tokenizer cuts texts with {' and '.join(names) or 'nothing'}: must be "
-        "as GPT-2, Llama 3, Qwen 2 or SmolLM do, whose ways llama.cpp has"
+        f"--format gguf: the tokenizer splits texts with {' and '.join(names) or 'nothing'}: must "
+        "split as GPT-2, Llama 3, Qwen 2 or SmolLM do, which llama.cpp supports"
     )
 
 

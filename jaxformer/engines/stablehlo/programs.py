@@ -26,12 +26,11 @@ def programs_of(pretrained: Pretrained) -> dict[str, export.Exported]:
     The source is tokens `[B, T]` with their mask `[B, T]` or, for an encoder-decoder of speech, a
     spectrogram `[B, M, frames]`.
 
-    forward(weights, source) gives logits `[B, T, V]`, or the last hidden states of a body; that of
-    an encoder-decoder also reads the decoder's tokens `[B, U]`.
-    prefill(weights, tokens `[B, T]`, lengths `[B]`), with padding on the right, gives the logits
-    `[B, V]` after each row and the cache; that of an encoder-decoder reads the source first, and
-    the tokens are those of its decoder. decode(weights, tokens `[B]`, cache) gives those after one
-    more token.
+    forward(weights, source) returns logits `[B, T, V]`, or the last hidden states without a head;
+    for an encoder-decoder it also takes the decoder's tokens `[B, U]`. prefill(weights, tokens `[B,
+    T]`, lengths `[B]`), with padding on the right, returns the logits `[B, V]` after each row and
+    the cache; for an encoder-decoder it takes the source, then the decoder's tokens.
+    decode(weights, tokens `[B]`, cache) returns both after one more token.
 
     Raises:
         ConfigError: The program depends on the number of rows or tokens.

@@ -387,7 +387,7 @@ def scored(
 
 
 def _answer_loss(logits: jax.Array, positions: jax.Array, length: int) -> jax.Array:
-    positions = jnp.clip(positions, 0, length)  # beyond the end: the answer does not count
+    positions = jnp.clip(positions, 0, length)  # beyond the end: the answer is ignored
     return token_loss(logits, jnp.where(positions == length, IGNORED, positions))
 
 

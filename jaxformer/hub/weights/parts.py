@@ -26,7 +26,7 @@ def tensor_parts(placements: Iterable[Placement]) -> set[str]:
 def parts_without(
     placements: Iterable[Placement], is_there: Callable[[Placement], bool]
 ) -> tuple[str, ...]:
-    """Returns the heads and poolers with no tensor for which `is_there` is true."""
+    """Returns the heads and poolers without any tensor for which `is_there` is true."""
     found: dict[str, bool] = {}
     for placement in placements:
         for name in tensor_parts([placement]):

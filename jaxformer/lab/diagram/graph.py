@@ -36,7 +36,7 @@ class Node:
         self.box, self.inputs = box, list(inputs)
 
     def __add__(self, other: Any) -> "Node":
-        """The sum with another node; adding the number 0, as `sum` does, changes nothing."""
+        """Returns the sum with another node; adding the number 0, as in `sum`, has no effect."""
         if isinstance(other, Node):
             return Node(Box("sum", "+"), (self, other))
         return self if isinstance(other, int | float) and other == 0 else NotImplemented

@@ -68,7 +68,7 @@ def answer_of(
     else:
         tokens = pretrained.prompt_encoder.rendered(f" {text.strip()}")
         if not tokens:
-            raise DataError(f"text = {text!r}: has no token of the model: give what is said")
+            raise DataError(f"text = {text!r}: has no token of the model: give the spoken words")
         if len(prompt) + len(tokens) > room:
             raise DataError(
                 f"text: has {len(tokens)} tokens: must have at most {room - len(prompt)}, the "

@@ -160,7 +160,7 @@ class SpeechReport:
     ) -> None:
         self._page.section("Sound")
         picture = sound_picture(self.sound, spectrogram, words)
-        where = ", with each word where it is said" if words else ""
+        where = ", with each word at its time" if words else ""
         self._figure("spectrogram", picture, f"{about}{where}.")
 
     def _said(

@@ -60,7 +60,7 @@ def pooled(hidden: jax.Array, valid: jax.Array, counted: jax.Array, mode: Mode) 
 
     .. math:: \frac{\sum_t w_t h_t}{\sum_t w_t} \quad \text{or} \quad \max_t h_t
 
-    where w is 1 ("mean"), t + 1 ("weightedmean"), or 1 for one token alone ("cls", "lasttoken").
+    where w is 1 ("mean"), t + 1 ("weightedmean"), or 1 for a single token ("cls", "lasttoken").
     "mean_sqrt_len_tokens" divides the sum by the root of the number of tokens.
 
     Args:

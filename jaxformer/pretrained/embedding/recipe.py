@@ -102,7 +102,7 @@ def with_default_pooling(recipe: Recipe, model_class: str) -> Recipe:
     mode = "lasttoken" if model_class.endswith("ForCausalLM") else "mean"
     what = {"lasttoken": "the state of the last token", "mean": "the mean of the tokens' states"}
     warn_once(
-        f"{recipe.transformer}: there is no {LIST} to say how texts are embedded: {what[mode]} "
+        f"{recipe.transformer}: there is no {LIST} that defines how to embed texts: {what[mode]} "
         "is used, as in sentence-transformers"
     )
     return replace(recipe, pooling=Pooling((mode,)))

@@ -85,7 +85,7 @@ def _mask_token(tokenizer: TextTokenizer, text: str) -> str:
     """Returns the model's mask token, which the text must contain."""
     mask = tokenizer.mask_token
     if mask is None:
-        raise ConfigError("the tokenizer has no mask token, so no token of a text can be hidden")
+        raise ConfigError("the tokenizer has no mask token, so a text cannot have masks")
     if not isinstance(text, str) or mask not in text:
         others = [name for name in mask_names() if isinstance(text, str) and name in text]
         advice = f"; write {mask} for {others[0]}, the mask token of other models" if others else ""

@@ -138,8 +138,8 @@ def check_fits(name: str, tokens: Sequence[Any], position: Position) -> None:
 def _read(home: Path, folder: Path, config: ModelConfig | None) -> TextTokenizer:
     if tokenizer_file(home) is None:
         raise DataError(
-            f"{folder} has no tokenizer: a model of images reads none; for a model of text copy "
-            "its tokenizer.json (or tokenizer.model, vocab.txt, ...) there"
+            f"{folder} has no tokenizer: an image model needs none; for a text model copy its "
+            "tokenizer.json (or tokenizer.model, vocab.txt, ...) there"
         )
     encoder = read_prompt_encoder(home)
     settings = read_settings(home)

@@ -145,7 +145,7 @@ def _head(folder: Path, pretrained: Pretrained, config: PredictionConfig) -> Hea
     if not head.predicts:
         advice = head.predict_advice(folder)
         if _writes_what_is_said(pretrained):
-            advice = f"python -m jaxformer transcribe {folder} FILE ... writes what is said"
+            advice = f"python -m jaxformer transcribe {folder} FILE ... transcribes sounds"
         raise ConfigError(
             f"{folder}: its head ({type(head).__name__}) cannot predict rows of a table: {advice}"
         )
@@ -178,7 +178,7 @@ def _hf_reader(pretrained: Pretrained, name: str | None, max_length: int | None)
         return SoundReader(form, name, max_length)
     if "spectrograms" in pretrained.config.required:
         raise ConfigError(
-            f"{pretrained.folder} reads sound and labels none: compute its scores by "
+            f"{pretrained.folder} reads sound but does not classify it: compute its outputs with "
             'jaxformer.forward(model, {"input_features": spectrograms})'
         )
     if "images" in pretrained.config.required:

@@ -57,8 +57,8 @@ class ImageSettings:
             path = folder / PREPROCESSOR
         if values is None:
             raise DataError(
-                f"{path} does not exist: it says how images are scaled and normalised; put the "
-                "checkpoint's own there"
+                f"{path} does not exist: it defines how images are scaled and normalised; copy the "
+                "checkpoint's file there"
             )
         # Older files call processors feature extractors.
         name = str(values.get("image_processor_type") or values.get("feature_extractor_type"))

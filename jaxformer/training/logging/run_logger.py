@@ -279,7 +279,7 @@ class LogFolder:
 
     Args:
         folder: The run's folder.
-        continues: Whether this process continues the existing logs, as the first process does.
+        continues: Whether to continue the existing logs; true on the first process.
     """
 
     def __init__(self, folder: AnyPath, continues: bool):

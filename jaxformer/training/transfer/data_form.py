@@ -121,7 +121,7 @@ def _prefix(data: SpeechToText, origin: Checkpoint) -> tuple[int, ...]:
         codes = ", ".join(name.strip("<|>") for name, _ in tokens.languages)
         raise ConfigError(
             f"data.language = None: must be one of {codes}, the language of the clips, since the "
-            "model knows several"
+            "model supports several"
         )
     task = data.task if tokens.tasks or data.task != "transcribe" else None
     try:

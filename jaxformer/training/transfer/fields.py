@@ -238,7 +238,7 @@ def _architecture(checkpoint: HFCheckpoint, head: str) -> Architecture | None:
 
 
 def _fresh_heads(model: ModelConfig, head: str, count: int | None) -> tuple[Head, ...]:
-    """Returns new heads for a model that has no corresponding transformers class."""
+    """Returns new heads for a model without a corresponding class in transformers."""
     if head in ("next_sentence", "sentence_order"):
         return (MaskedLanguageModel(), Classification(label=head))
     kind = head_class(head)
