@@ -55,7 +55,7 @@ class Lease:
         self._beats, self._lost = 0, False
         _held.add(self._owner["id"])
         try:
-            self._number = self._taken()
+            self._number = self._next_number()
         except BaseException:
             _held.discard(self._owner["id"])
             raise
@@ -84,7 +84,7 @@ class Lease:
                 if number <= self._number:
                     self._path(number).unlink(missing_ok=True)
 
-    def _taken(self) -> int:
+    def _next_number(self) -> int:
         """Returns the number of the new lock once no other owner is alive."""
         while True:
             number = max(self._numbers(), default=0)

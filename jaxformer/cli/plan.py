@@ -154,7 +154,7 @@ def _print(name: str, plan: Plan) -> None:
     _print_speed(plan)
     for note in plan.notes:
         _say(f"note: {note}")
-    _say(f"\n{_trust(plan)}")
+    _say(f"\n{_accuracy(plan)}")
 
 
 def _count(number: int, noun: str) -> str:
@@ -222,7 +222,7 @@ def _print_speed(plan: Plan) -> None:
     )
 
 
-def _trust(plan: Plan) -> str:
+def _accuracy(plan: Plan) -> str:
     """Describes the accuracy of the figures."""
     said = "; ".join(plan.memory.assumptions)
     if plan.compiled is None:

@@ -55,7 +55,7 @@ def import_file(path: Path, folder: Path | None = None) -> ModuleType:
     source = _text(path)
     name = _module_name(source)
     folder = folder or path.absolute().parent
-    _search(folder)
+    _append_to_path(folder)
     if name not in sys.modules:
         loader = _Experiment(path.absolute(), source, folder)
         module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
@@ -154,7 +154,7 @@ def _import_kept(kept: AnyPath, folder: Path, name: str) -> ModuleType:
 
 
 def _import(home: str, folder: Path, name: str) -> ModuleType:
-    _search(folder)
+    _append_to_path(folder)
     if home not in sys.modules:
         _log.warning("importing %s (it was in %s), which defines %s", home, folder, name)
     try:
@@ -269,7 +269,7 @@ def _text(path: Path) -> bytes:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _search(folder: Path) -> None:
+def _append_to_path(folder: Path) -> None:
     """Appends a folder to the import path."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))

@@ -75,7 +75,9 @@ def compiler_options(
         chosen = _ON_SPARSE_CORES
     elif platform == "cpu" and compute_dtype == "bfloat16" and _has_avx2_alone():
         chosen = _WITHOUT_YNNPACK
-    return chosen | {name: value for name, value in parsed(given).items() if _is_of(name, platform)}
+    return chosen | {
+        name: value for name, value in parsed(given).items() if _applies_to(name, platform)
+    }
 
 
 def init_options(mesh: Mesh | AbstractMesh) -> dict[str, Option]:
@@ -122,7 +124,7 @@ def parsed(given: Sequence[str]) -> dict[str, Option]:
 def check_options(given: Sequence[str]) -> None:
     """Checks with the local compiler that it knows the options for its platform."""
     for name, value in parsed(given).items():
-        if not _is_of(name, jax.default_backend()):
+        if not _applies_to(name, jax.default_backend()):
             continue
         try:
             jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
@@ -134,7 +136,7 @@ def check_options(given: Sequence[str]) -> None:
             ) from error
 
 
-def _is_of(name: str, platform: str) -> bool:
+def _applies_to(name: str, platform: str) -> bool:
     """Whether an option applies to a platform; names without a platform apply to all."""
     own = [of for prefix, of in _OWN_PREFIX.items() if name.startswith(prefix)]
     return not own or platform in own

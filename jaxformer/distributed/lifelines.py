@@ -39,7 +39,7 @@ class Lifelines:
             if index == 0:
                 self._listen(store)
             else:
-                self._reach(store, host)
+                self._connect(store, host)
 
     def release(self) -> None:
         """Announces the end of this process, so that the others do not count it as lost."""
@@ -77,7 +77,7 @@ class Lifelines:
         else:
             end.close()
 
-    def _reach(self, store: Any, host: str) -> None:
+    def _connect(self, store: Any, host: str) -> None:
         port, token = store.blocking_key_value_get(_KEY, 1000 * _ADMISSION_SECONDS).split()
         end = socket.create_connection((host, int(port)), _CONNECT_SECONDS)
         end.sendall(token.encode())

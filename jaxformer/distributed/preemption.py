@@ -26,7 +26,7 @@ class StopSignal:
             numbers.append(signal.SIGTERM)
         self._previous = {number: signal.getsignal(number) for number in numbers}
         for number in numbers:
-            signal.signal(number, self._pass_on if several else self._note)
+            signal.signal(number, self._forward if several else self._request_stop)
         return self
 
     def __exit__(self, *_):
@@ -38,11 +38,11 @@ class StopSignal:
             return multihost_utils.reached_preemption_sync_point(step)
         return self._received
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _request_stop(self, number: int, frame: FrameType | None) -> None:
         self._received = True
         self._restore()
 
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+    def _forward(self, number: int, frame: FrameType | None) -> None:
         self._restore()
         os.kill(os.getpid(), signal.SIGTERM)
 

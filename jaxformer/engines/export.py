@@ -90,7 +90,7 @@ def export_model(
     try:
         target.check(pretrained, quantise)
     except ConfigError as error:
-        raise ConfigError(f"{error}; {_fitting(pretrained)}") from error
+        raise ConfigError(f"{error}; {_supporting_formats(pretrained)}") from error
     kept = dtype or str(next(iter(pretrained.parameters.values())).dtype)
     description = {
         "format": format,
@@ -205,7 +205,7 @@ def _texts(row: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     return [text for text in texts if len(text) > 1]  # one token predicts nothing
 
 
-def _fitting(pretrained: Pretrained) -> str:
+def _supporting_formats(pretrained: Pretrained) -> str:
     """Describes the formats that support a model, for the error message of another format."""
     checks: dict[str, Callable[[], None]] = {
         "hf": lambda: EXPORT_FORMATS["hf"].check(

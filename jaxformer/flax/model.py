@@ -254,7 +254,7 @@ def _method(name: str, signature: inspect.Signature) -> Callable[..., Any]:
     return method
 
 
-def _made(kind: str, own: str) -> type[FlaxPreTrainedModel] | None:
+def _class(kind: str, own: str) -> type[FlaxPreTrainedModel] | None:
     """Returns the class `FlaxOWN`, or None if it is not supported."""
     signatures = signatures_of(kind, own)
     found = flax_architecture(FORMATS, kind, own)
@@ -284,6 +284,8 @@ def _base(kind: str, names: tuple[str, ...]) -> type[FlaxPreTrainedModel]:
 
 BASES = {kind: _base(kind, own) for kind, own in FLAX_CLASSES.items() if "encoder" not in kind}
 """`model_type` -> the base of its classes; models of two parts have none."""
-_MADE = [_made(kind, own) for kind, names in FLAX_CLASSES.items() for own in names]
-CLASSES: Mapping[str, type[FlaxPreTrainedModel]] = {x.__name__: x for x in _MADE if x is not None}
+_CLASSES = [_class(kind, own) for kind, names in FLAX_CLASSES.items() for own in names]
+CLASSES: Mapping[str, type[FlaxPreTrainedModel]] = {
+    x.__name__: x for x in _CLASSES if x is not None
+}
 """The classes by name."""

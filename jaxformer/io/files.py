@@ -162,7 +162,7 @@ def upload_folder(
 ) -> None:
     """Uploads the files of a folder; the files that mark it as complete go last."""
     names = (path.relative_to(source) for path in source.rglob("*") if path.is_file())
-    for name in sorted(filter(wanted, names), key=_place):
+    for name in sorted(filter(wanted, names), key=_upload_order):
         (folder / str(name)).put(source / name)
 
 
@@ -251,7 +251,7 @@ def _scratch() -> Iterator[Path]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _place(name: Path) -> tuple[int, int, str]:
+def _upload_order(name: Path) -> tuple[int, int, str]:
     """Sort key for uploads: index files after the files they name, `LAST` at the end, deep files
     first.
     """

@@ -37,7 +37,7 @@ def pull(run_dir: "RemotePath", names: Collection[str]) -> Path:
         for name in names:
             for path in [home / name, *(home / name).rglob("*")]:
                 info = files.get(path.relative_to(home).as_posix())
-                if path.is_file() and _same(path, info) is False:
+                if path.is_file() and _has_same_bytes(path, info) is False:
                     path.unlink()
             if not any(file.partition("/")[0] == name for file in files):
                 remove_folder(home / name)
@@ -55,12 +55,12 @@ def push(folder: Path, remote: "RemotePath", names: Collection[str] | None = Non
     def wanted(path: Path) -> bool:
         if path.parts[0].startswith(".") or (names is not None and path.parts[0] not in names):
             return False
-        return not _same(folder / path, there.get(path.as_posix()))
+        return not _has_same_bytes(folder / path, there.get(path.as_posix()))
 
     upload_folder(folder, remote, wanted)
 
 
-def _same(path: Path, info: "ObjectInfo | None") -> bool | None:
+def _has_same_bytes(path: Path, info: "ObjectInfo | None") -> bool | None:
     """Whether an object has the same bytes as a file; None if the store has no MD5 of it."""
     if info is None or info.st_size != path.stat().st_size:
         return False

@@ -37,7 +37,7 @@ NOT_FUSED = {"pallas_call", "gather", "scatter-add", "sort", "custom_call", "top
 """Operations that XLA never fuses with their consumers."""
 FUSES_OPERANDS = {"dot_general", "conv_general_dilated", "dynamic_update_slice", "scatter-add"}
 """Operations that XLA fuses with the producers of their operands."""
-_WAITING = {"saved by the loop", "loop state"}
+_LONG_LIVED = {"saved by the loop", "loop state"}
 """Operations whose results live too long to be kept in on-chip memory."""
 
 
@@ -111,7 +111,7 @@ class _Walk:
 
     def _operate(self, op: Operation, time: int) -> None:
         if op.name == "optimization_barrier":
-            self._wait(op, time)
+            self._barrier(op, time)
         elif op.name in ALIASES and (op.name != "reshard" or _moves_nothing(op)):
             self._alias(op)
         elif (op.name in ELEMENTWISE and not _skips_rows(op)) or _sums(op):
@@ -133,14 +133,14 @@ class _Walk:
         """A device's partial gradient is as large as the whole kernel until it is scattered."""
         (value,) = op.results
         whole = Value((parts, *value.shape), value.dtype, value.source)
-        if self.in_loop and self._waits(op, whole, parts):
+        if self.in_loop and self._is_delayed(op, whole, parts):
             for operand in op.operands:
                 self._read(operand, self.end - 1)
         self._make(whole, time, "sum over rows")
         if self.layout.on_chip:  # reductions overlap with the rest of the layer
             self.last[whole] = self.end
 
-    def _waits(self, op: Operation, whole: Value, parts: int) -> bool:
+    def _is_delayed(self, op: Operation, whole: Value, parts: int) -> bool:
         """Whether the gradient of a kernel is delayed until the end of its layer."""
         if self.layout.on_chip and not self.layout.sparse_cores and parts <= 64:
             return True
@@ -160,7 +160,7 @@ class _Walk:
         if self.uses[value] > 1 or self.uses[result] > 1:
             self.open.discard(array)
 
-    def _wait(self, op: Operation, time: int) -> None:
+    def _barrier(self, op: Operation, time: int) -> None:
         """A barrier: elementwise values are materialized, and arrays live until then."""
         for value, result in zip(op.operands, op.results, strict=True):
             self._read(value, time)
@@ -293,7 +293,7 @@ class _Walk:
             first, last = (each.get(held.value, 0) for each in (self.first, self.last))
             waits = any(first < loop <= last for loop in self.during)
             waits = waits and held.maker != "sum over rows"
-            if waits or held.maker in _WAITING or held.bytes > left:
+            if waits or held.maker in _LONG_LIVED or held.bytes > left:
                 kept.append(held)
             else:
                 left -= held.bytes

@@ -200,7 +200,7 @@ def plan(
     progress: Progress,
 ) -> Plan:
     """Plans a job."""
-    impossible = "" if found else _impossible(config, slice_)
+    impossible = "" if found else _why_impossible(config, slice_)
     if impossible:
         progress("the mesh of the experiment is impossible; searching for the fastest one")
         found = search.winner(config, slice_)
@@ -232,7 +232,7 @@ def plan(
     )
 
 
-def _impossible(config: Config, slice_: Slice) -> str:
+def _why_impossible(config: Config, slice_: Slice) -> str:
     """Returns why the experiment's mesh is impossible on the chips, or ""."""
     check_without_mesh(config)
     try:

@@ -93,7 +93,7 @@ def read_body(body: Mapping[str, Any], pretrained: Pretrained, chat: bool, max_t
         raise ConfigError(
             f"prompt: {len(prompts)} with n = {count}: must be {MOST_TEXTS} texts at most"
         )
-    rooms = [_room(pretrained, prompt, given, max_tokens) for prompt in prompts]
+    rooms = [_max_new_tokens(pretrained, prompt, given, max_tokens) for prompt in prompts]
     extra = _typed(body, "stream_options", dict, {})
     # For completions, this is the number of alternatives to return for each chosen token.
     log_probs = body.get("logprobs", False)
@@ -181,7 +181,9 @@ def _prompts(body: Mapping[str, Any], pretrained: Pretrained) -> list[Sequence[i
     return [row.tolist() for row in rows]
 
 
-def _room(pretrained: Pretrained, prompt: Sequence[int], given: int | None, most: int) -> int:
+def _max_new_tokens(
+    pretrained: Pretrained, prompt: Sequence[int], given: int | None, most: int
+) -> int:
     """Returns the number of new tokens: as requested, or else as many as fit."""
     config = pretrained.config
     limit = engine_for(pretrained).max_length

@@ -108,7 +108,7 @@ def _embed(embedder: TextEmbedder, texts: list[str], wanted: Embed, output: Any)
         _print_json(_objects(texts, vectors))
     else:
         _print_vectors(embedder, texts, vectors)
-    _tell_of_cut(embedder)
+    _report_truncated(embedder)
 
 
 def _score(scorer: CrossEncoder, texts: list[str], wanted: Embed, output: Any) -> None:
@@ -138,7 +138,7 @@ def _score(scorer: CrossEncoder, texts: list[str], wanted: Embed, output: Any) -
         shown = (" ".join(f"{x:.4f}" for x in np.atleast_1d(score)) for score in scores)
         rows = zip(shown, map(Text, others), strict=True)
         console().print(plain_table("score >", "text", rows=rows))
-    _tell_of_cut(scorer)
+    _report_truncated(scorer)
 
 
 def _size(vectors: np.ndarray) -> str:
@@ -192,7 +192,7 @@ def _write(output: Any, array: np.ndarray, rows: Iterable[dict[str, Any]]) -> No
         np.save(file, array)
 
 
-def _tell_of_cut(reader: TextEmbedder | CrossEncoder) -> None:
+def _report_truncated(reader: TextEmbedder | CrossEncoder) -> None:
     if reader.cut:
         length = reader.reader.max_length
         print(f"{reader.cut:,} longer than {length} tokens were truncated", file=sys.stderr)

@@ -156,7 +156,7 @@ def chat(arguments: Sequence[str], prog: str) -> None:
     writer = _writer(wanted, model, config)
     start = [] if wanted.system is None else [{"role": "system", "content": wanted.system}]
     messages, calls = list(start), []
-    while (typed := _typed(calls)) not in ("", "/quit"):
+    while (typed := _read_message(calls)) not in ("", "/quit"):
         if typed == "/new":
             messages, calls = list(start), []
             continue
@@ -201,7 +201,7 @@ def _tools(path: Path) -> list[dict[str, Any]]:
         raise DataError(f"--tools {path}: {error}") from error
 
 
-def _typed(calls: Sequence[dict[str, Any]]) -> str:
+def _read_message(calls: Sequence[dict[str, Any]]) -> str:
     """Reads a user message, or the result of the first called tool."""
     asked = "> "
     if calls:

@@ -103,7 +103,7 @@ def described(config: ModelConfig) -> dict[str, Any]:
     _check_fields("model", config, _MODEL)
     _check_fields("model.embeddings", config.embeddings, _EMBEDDINGS)
     if type(config.block) is not TransformerBlock:
-        raise _lacking("model.block", config.block)
+        raise _unsupported("model.block", config.block)
     fields = {"vocab_size": config.vocab_size, "head": _head(config)}
     if isinstance(config, EncoderDecoderConfig):
         fields["share_embeddings"] = config.share_embeddings
@@ -118,7 +118,7 @@ def described(config: ModelConfig) -> dict[str, Any]:
     stack = _stack(config, config.position, "position") | {"type_sizes": config.type_sizes}
     if isinstance(config, DecoderConfig):
         if config.cross_attention is not None:
-            raise _lacking("model.cross_attention", config.cross_attention)
+            raise _unsupported("model.cross_attention", config.cross_attention)
         return fields | {"decoder_stack": stack | {"causal": True}}
     return fields | {"encoder_stack": stack, "pooler": config.pooler}
 
@@ -171,7 +171,7 @@ def _position(where: str, scheme: Position, head_dim: int) -> dict[str, Any]:
     if isinstance(scheme, RoPE):
         lengths = jnp.arange(2)
         if scheme.changes_at(lengths) is not None:
-            raise _lacking(f"{where}.scaling", scheme.scaling)
+            raise _unsupported(f"{where}.scaling", scheme.scaling)
         count = scheme.rotary_dim(head_dim)
         frequencies, factor = scheme.scaling.frequencies(scheme.theta, count, 0)
         listed = np.asarray(frequencies).reshape(-1).tolist()
@@ -193,7 +193,7 @@ def _position(where: str, scheme: Position, head_dim: int) -> dict[str, Any]:
 def _cross(config: EncoderDecoderConfig) -> dict[str, Any]:
     cross = config.cross_attention
     if type(cross) is not DotProductCrossAttention:
-        raise _lacking("model.cross_attention", cross)
+        raise _unsupported("model.cross_attention", cross)
     return _part("model.cross_attention.settings", cross.settings or config.self_attention)
 
 
@@ -202,7 +202,7 @@ def _head(config: ModelConfig) -> dict[str, Any] | None:
         return None
     (head, *others) = config.heads
     if others or type(head) not in (LanguageModel, MaskedLanguageModel):
-        raise _lacking("model.heads", config.heads)
+        raise _unsupported("model.heads", config.heads)
     masked = isinstance(head, MaskedLanguageModel)
     allowed = frozenset(("activation", "dense_bias", "dense") if masked else ())
     _check_fields("model.heads[0]", head, allowed)
@@ -225,7 +225,7 @@ def _head(config: ModelConfig) -> dict[str, Any] | None:
 def _part(where: str, part: Any) -> dict[str, Any]:
     """Returns a part as JSON, with its class name."""
     if type(part) not in _PARTS:
-        raise _lacking(where, part)
+        raise _unsupported(where, part)
     names = _PARTS[type(part)]
     _check_fields(where, part, frozenset(names + _IMPLIED.get(type(part), ())))
     values = {}
@@ -234,7 +234,7 @@ def _part(where: str, part: Any) -> dict[str, Any]:
         if isinstance(value, Norm):
             value = _part(f"{where}.{name}", value)
         if dataclasses.is_dataclass(value):
-            raise _lacking(f"{where}.{name}", value)
+            raise _unsupported(f"{where}.{name}", value)
         values[name] = value
     return {"type": type(part).__name__, **values}
 
@@ -244,8 +244,8 @@ def _check_fields(where: str, part: Any, read: frozenset[str]) -> None:
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
         if field.name not in read and value != field.default:
-            raise _lacking(f"{where}.{field.name}", value)
+            raise _unsupported(f"{where}.{field.name}", value)
 
 
-def _lacking(where: str, part: Any) -> ConfigError:
+def _unsupported(where: str, part: Any) -> ConfigError:
     return ConfigError(f"--custom-code: modeling_jaxformer.py has no {where} = {part!r}")

@@ -49,7 +49,7 @@ class JAXEngine(Engine):
         return jax.__version__
 
     def load(self, folder: Path, description: Mapping[str, str]) -> LoadedModel:
-        return ProgramModel(partial(_ask, folder.resolve()))
+        return ProgramModel(partial(_call_runner, folder.resolve()))
 
 
 class StableHLOFormat(Format):
@@ -105,7 +105,7 @@ def _short(array: Any) -> str:
     return f"{jnp.dtype(array.dtype).name}[{','.join(map(str, array.shape))}]"
 
 
-def _ask(folder: Path, method: str, **arguments: Any) -> np.ndarray:
+def _call_runner(folder: Path, method: str, **arguments: Any) -> np.ndarray:
     """Calls a method of the runner in a process that imports JAX without jaxformer."""
     with tempfile.TemporaryDirectory() as scratch:
         asked, answer = Path(scratch, "asked.npz"), Path(scratch, "answer.npy")

@@ -113,11 +113,11 @@ def joined(
             for other in order
         ]
         columns.append(a.swapaxes(1, 2))
-        rows.append(_beside(blocks, placements[0]).swapaxes(1, 2))
+        rows.append(_concatenated(blocks, placements[0]).swapaxes(1, 2))
     return Pair(np.concatenate(columns, axis=1), np.concatenate(rows, axis=2))
 
 
-def _beside(blocks: Sequence[np.ndarray], placement: Placement) -> np.ndarray:
+def _concatenated(blocks: Sequence[np.ndarray], placement: Placement) -> np.ndarray:
     """Concatenates the outputs of several kernels, `[E, r, outputs]`."""
     if len(placement.places) == 1:  # separate in files; transformers concatenates them
         return np.concatenate(blocks, axis=-1)

@@ -60,13 +60,15 @@ def check_has_weights(what: str, names: Collection[str], convert: str) -> None:
     """Checks that a repository has weights that can be read."""
     adapter = CONFIG not in names and ADAPTER_CONFIG in names
     if not {CONFIG, ADAPTER_CONFIG} & set(names):
-        raise ConfigError(f"{what} has no {CONFIG}, as a model of transformers has: {_some(names)}")
+        raise ConfigError(
+            f"{what} has no {CONFIG}, as a model of transformers has: {_file_list(names)}"
+        )
     wanted = {ADAPTER} if adapter else set(_FORMATS)
     if wanted & set(names) or not (adapter or _first(names) is None):
         return
     if other := unreadable_weights(names, convert.removesuffix(")")):
         raise ConfigError(f"{what} holds {other}")
-    raise ConfigError(f"{what} has no {' or '.join(sorted(wanted))}: {_some(names)}")
+    raise ConfigError(f"{what} has no {' or '.join(sorted(wanted))}: {_file_list(names)}")
 
 
 def _first(names: Collection[str]) -> str | None:
@@ -106,7 +108,7 @@ def _is_tiktoken(name: str) -> bool:
     return "/" not in name and name.endswith(".tiktoken") and name not in SIDE_FILES
 
 
-def _some(names: Collection[str]) -> str:
+def _file_list(names: Collection[str]) -> str:
     shown = sorted(names)
     more = f" and {len(shown) - 8} more" if len(shown) > 8 else ""
     return f"its files are {', '.join(shown[:8])}{more}" if shown else "it has no files"

@@ -78,7 +78,7 @@ class SpeechReport:
         if answer.alignment is None:
             self._page.text("The model's transcript is empty.")
         else:
-            self._said(answer.text, answer.words, answer.language)
+            self._add_text(answer.text, answer.words, answer.language)
             self._figure(
                 "alignment",
                 alignment_picture(answer),
@@ -98,7 +98,7 @@ class SpeechReport:
         inputs = {"input_values": features(self.sound.waveform)[None]}
         if found is not None:
             self._page.section("Text and lattice")
-            self._said(found.text, found.words)
+            self._add_text(found.text, found.words)
             self._lattice(found)
         self._classes(inputs)
         chosen = selected("layers", self.layers, range(config.num_layers))
@@ -163,7 +163,7 @@ class SpeechReport:
         where = ", with each word at its time" if words else ""
         self._figure("spectrogram", picture, f"{about}{where}.")
 
-    def _said(
+    def _add_text(
         self, text: str, words: Sequence[Mapping[str, Any]], language: str | None = None
     ) -> None:
         given = "Given" if self.text is not None else "The model writes"

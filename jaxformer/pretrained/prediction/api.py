@@ -94,7 +94,7 @@ def open_predictor(
     which = {"step": step, "best": best, "strict": strict, "architecture": architecture}
     pretrained = with_stored_compute_dtype(load(folder, dtype=dtype, **which, **fields))
     _check_length(pretrained, config.max_length)
-    if writer is not None and config.task is None and _writes_what_is_said(pretrained):
+    if writer is not None and config.task is None and _transcribes(pretrained):
         return writer(*_sounds_of(folder, pretrained, config))
     head = _head(folder, pretrained, config)
     if is_hf_checkpoint(folder):
@@ -144,7 +144,7 @@ def _head(folder: Path, pretrained: Pretrained, config: PredictionConfig) -> Hea
     head = heads[0]
     if not head.predicts:
         advice = head.predict_advice(folder)
-        if _writes_what_is_said(pretrained):
+        if _transcribes(pretrained):
             advice = f"python -m jaxformer transcribe {folder} FILE ... transcribes sounds"
         raise ConfigError(
             f"{folder}: its head ({type(head).__name__}) cannot predict rows of a table: {advice}"
@@ -152,7 +152,7 @@ def _head(folder: Path, pretrained: Pretrained, config: PredictionConfig) -> Hea
     return head
 
 
-def _writes_what_is_said(pretrained: Pretrained) -> bool:
+def _transcribes(pretrained: Pretrained) -> bool:
     """Whether a model transcribes sounds instead of labelling them."""
     config = pretrained.config
     reads = {"spectrograms", "waveforms"} & {*config.required}

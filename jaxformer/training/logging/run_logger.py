@@ -113,7 +113,7 @@ class RunLogger:
 
         Its compilation must not count towards the previous step.
         """
-        self._go_on_with("step")
+        self._switch_to("step")
         if self._work.stage(step - 1).start == step - 1:
             self.flush()
 
@@ -174,19 +174,19 @@ class RunLogger:
     def paused(self, part: str) -> Iterator[Callable[[], float]]:
         """Context manager for work that counts as `part` instead of training; yields a clock."""
         self.flush()
-        self._go_on_with(part)
+        self._switch_to(part)
         started = time.perf_counter()
         yield lambda: time.perf_counter() - started
         self._stopwatch.pause(time.perf_counter() - started)
-        self._go_on_with("step", writes=True)
+        self._switch_to("step", writes=True)
 
     def conclude_steps(self) -> None:
         """Uploads the logs once all checkpoints are saved; evaluation follows."""
         self._at = "save"
-        self._go_on_with("evaluation", writes=True)
+        self._switch_to("evaluation", writes=True)
         self.push()
 
-    def _go_on_with(self, part: str, writes: bool = False) -> None:
+    def _switch_to(self, part: str, writes: bool = False) -> None:
         """Switches to another part of the wall time; writes a row if `writes` or if steps begin."""
         before, self._at = self._at, part
         self._clock.lap(before)

@@ -81,11 +81,11 @@ class Clock:
         self._offset = time.time() - began - time.perf_counter()
 
     def __enter__(self) -> "Clock":
-        jax.monitoring.register_event_duration_secs_listener(self._hear)
+        jax.monitoring.register_event_duration_secs_listener(self._on_event)
         return self
 
     def __exit__(self, *_: object) -> None:
-        jax.monitoring.unregister_event_duration_listener(self._hear)
+        jax.monitoring.unregister_event_duration_listener(self._on_event)
 
     def lap(self, part: str, **others: float) -> None:
         """Adds the time since the last lap to a part, except for the seconds added to `others`."""
@@ -96,7 +96,7 @@ class Clock:
             self.seconds[other] += seconds
         self.elapsed, self.compiled = now, 0.0
 
-    def _hear(self, event: str, seconds: float, **_: object) -> None:
+    def _on_event(self, event: str, seconds: float, **_: object) -> None:
         if event == _COMPILES:
             self.compiled += seconds
 
