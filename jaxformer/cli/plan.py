@@ -215,7 +215,7 @@ def _print_speed(plan: Plan) -> None:
             f"{plan.dollars_per_million_tokens:,.4g} for a million tokens"
         )
     if plan.best is None:
-        _say("no mesh of this slice holds this batch")
+        _say("this batch does not fit on any mesh of this slice")
         return
     _say(
         f"best mesh: {plan.best_options}\n  {_time(plan.best.step.seconds)} a step; {plan.best.why}"

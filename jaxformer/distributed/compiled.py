@@ -1,4 +1,4 @@
-"""Keeps the programs that XLA has compiled on disk for the next process."""
+"""Keeps programs compiled by XLA on disk for the next process."""
 
 import logging
 from pathlib import Path

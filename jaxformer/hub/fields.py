@@ -71,7 +71,7 @@ class Value(Field):
     theirs: str
     """The field of config.json."""
     default: Any = REQUIRED
-    """The value if config.json lacks the field; `REQUIRED` if it must not."""
+    """The value if config.json lacks the field; `REQUIRED` for a required field."""
     also: tuple[str, ...] = ()
     """Further fields of ours with the same value."""
 

@@ -175,7 +175,7 @@ _SCRIPT = """\
 {directives}
 
 # Requires Python 3.11 or later with `pip install '.[pod-gpu]'` (without GPUs '.[all,gcs,s3]').
-# Submit: sbatch THIS_FILE   Watch: squeue --me   End for good: scancel JOB
+# Submit: sbatch THIS_FILE   Watch: squeue --me   Cancel: scancel JOB
 # The same script, submitted again, continues the run from its last checkpoint.
 set -u
 {setup}

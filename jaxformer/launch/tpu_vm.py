@@ -169,7 +169,7 @@ _SCRIPT = """\
 #   create   request the machines         wait    until they are ready
 #   setup    install on each machine      start   start the run, or continue it
 #   log      follow the first process     stop    save a checkpoint and end the run
-#   state    show that of the request     delete  release the machines, which cost until then
+#   state    show the request's state     delete  release the machines, which cost until then
 #   again    after a preemption: delete, create, wait, setup, start
 #   keep     until the run is complete: `again` after each preemption
 # A machine restarts a run that ends early; `keep` must stay running on this machine.

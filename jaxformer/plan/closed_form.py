@@ -203,7 +203,7 @@ def exchanged_heads(stack: TransformerConfig, sequence: int, tensor: int) -> int
 
 
 def _exchanged(model: ModelConfig, tokens: int) -> list[Collective]:
-    """The collectives of mixtures of experts, for the tokens of the devices that share them."""
+    """The collectives of mixtures of experts for `tokens`, those of the devices that share them."""
     gathers, gathered, scatters, scattered = 0, 0, 0, 0
     for stack in model.stacks:
         layer = getattr(stack, "feed_forward", None)

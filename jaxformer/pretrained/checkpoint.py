@@ -102,7 +102,7 @@ class Checkpoint(abc.ABC):
         """The folders that may contain the tokenizer, in order of preference."""
 
     def add_parts(self, model: ModelConfig) -> None:
-        """Adds the heads and the pooler in the files that the checkpoint's class lacks."""
+        """Adds heads and poolers that are in the files but not in the checkpoint's class."""
         del model
 
     def load(self, dtype: str | None, mesh: jax.sharding.Mesh | None = None) -> Pretrained:

@@ -62,7 +62,7 @@ def _data(model: Pretrained, home: Path, tokenizer: Tokenizer | None) -> Data:
     config = model.config
     reads = set(model.config.required)
     own = {} if tokenizer is None else {"tokenizer": TokenizerFile(str(home))}
-    if "images" not in reads or "decoder_inputs" in reads:  # no kind of data has captions
+    if "images" not in reads or "decoder_inputs" in reads:  # there is no data class for captions
         return DataConfig(**own)
     size = {"image_size": config.image_size, "channels": config.channels}
     return ImageTextPairs(**size, **own) if "inputs" in reads else Images(**size)

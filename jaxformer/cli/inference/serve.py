@@ -82,7 +82,7 @@ def serve(wanted: Serve) -> None:
                 "completions" if dialogue_of(model) is None else "completions and chat/completions"
             )
             print(
-                f"{name}: http://{wanted.host}:{wanted.port}/v1, {kinds}; Ctrl-C ends it",
+                f"{name}: http://{wanted.host}:{wanted.port}/v1, {kinds}; Ctrl-C stops it",
                 flush=True,
             )
             with contextlib.suppress(KeyboardInterrupt):

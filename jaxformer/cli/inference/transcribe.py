@@ -139,9 +139,7 @@ def _language_model(wanted: Transcribe) -> LanguageModel | None:
         return read_language_model(wanted.language_model, **weights)
     for name, value in weights.items():
         if value is not None:
-            raise ConfigError(
-                f"--{name} {value}: weighs a language model: give it by --language-model"
-            )
+            raise ConfigError(f"--{name} {value}: requires a language model: give it by --language-model")
     return None
 
 
@@ -151,11 +149,11 @@ def _check_output(output: Any, wanted: Transcribe) -> None:
     ending = output.suffix.lower()
     if ending != _LINES and len(wanted.files) > 1:
         raise ConfigError(
-            f"--output {output}: holds one transcript, and there are {len(wanted.files)} files: "
-            f"give a file that ends with {_LINES}"
+            f"--output {output}: a file for one transcript, but there are {len(wanted.files)} "
+            f"sounds: name a file that ends with {_LINES}"
         )
     if ending in TIMED and wanted.timestamps == "none":
-        raise ConfigError(f"--output {output}: subtitles need --timestamps segments, or words")
+        raise ConfigError(f"--output {output}: subtitles need --timestamps segments or words")
 
 
 @contextmanager

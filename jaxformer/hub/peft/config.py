@@ -101,7 +101,7 @@ class PeftConfig:
                 f"{at}: does not fit the model: it has no factors for {lacking[0]}, though "
                 f"target_modules names it: was it trained on a shallower model than this one? Its "
                 f"own base is {self.base or 'not named'}; layers_to_transform in {ADAPTER_CONFIG} "
-                "says which layers an adapter is for, if not for all"
+                "lists the adapted layers, if not all"
             )
 
     def scale_of(self, module: str, rank: int) -> float:
