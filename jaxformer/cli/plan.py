@@ -224,9 +224,9 @@ def _print_speed(plan: Plan) -> None:
 
 def _accuracy(plan: Plan) -> str:
     """Describes the accuracy of the figures."""
-    said = "; ".join(plan.memory.assumptions)
+    assumptions = "; ".join(plan.memory.assumptions)
     if plan.compiled is None:
-        return f"By closed form only ({plan.unconfirmed}): {said}."
+        return f"By closed form only ({plan.unconfirmed}): {assumptions}."
     closed = plan.memory.peak
     return (
         f"Memory by the TPU compiler ({plan.compiled.seconds:.0f} s); by closed form "

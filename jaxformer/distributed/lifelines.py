@@ -93,8 +93,8 @@ class Lifelines:
         with self._lock:
             self._ends.append(end)
         try:
-            said = end.recv(1)
+            message = end.recv(1)
         except OSError:
-            said = b""
-        if said != _BYE:
+            message = b""
+        if message != _BYE:
             self._lost()

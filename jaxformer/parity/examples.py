@@ -60,17 +60,17 @@ def example_inputs(
     if any(head.unit == "choice" for head in config.heads):
         return _choices(checkpoint, padding, (rows, CHOICES, length), rng)
     family = family_of(config)
-    names, asked, inputs = family.inputs, family.names_of_inputs(config), {}
+    names, accepted, inputs = family.inputs, family.names_of_inputs(config), {}
     if "input_ids" in names:
         inputs |= _texts(checkpoint, padding, (rows, length), rng)
     if "decoder_input_ids" in names and not task.repeats_inputs:
         inputs |= _ids(checkpoint, padding, (rows, length - 2), rng, "decoder_")
-    if "spatial_shapes" in asked:
+    if "spatial_shapes" in accepted:
         inputs |= _shaped_images(config.parts.get("image", config), padding, rows, rng)
     elif "pixel_values" in names:
         size = (rows, encoder.channels, *encoder.image_size)
         inputs["pixel_values"] = rng.standard_normal(size).astype(np.float32)
-        if "noise" in asked:
+        if "noise" in accepted:
             inputs["noise"] = rng.random((rows, encoder.num_patches)).astype(np.float32)
     if "input_features" in names:
         size = (rows, encoder.num_mel_bins, encoder.num_frames)

@@ -54,7 +54,7 @@ def work_of(config: Config, slice_: Slice) -> Work:
     per_device = tokens / prod(mesh.values())
     flops = model.flops(config.row_lengths)
     parameters, experts = parameter_count(model), expert_parameter_count(model)
-    held = parameters - experts + experts // mesh["expert"]
+    resident = parameters - experts + experts // mesh["expert"]
     recomputed = 2 * sum(
         stack.num_layers * sum(recomputed_products(stack).values()) for stack in model.stacks
     )
@@ -72,7 +72,7 @@ def work_of(config: Config, slice_: Slice) -> Work:
     return Work(
         products=products * per_device,
         attention=attention * per_device,
-        state_bytes=_STATE_TRAFFIC * held / (mesh["fsdp"] * mesh["tensor"]),
+        state_bytes=_STATE_TRAFFIC * resident / (mesh["fsdp"] * mesh["tensor"]),
         collectives=sent(model, mesh, parameters=parameters, tokens=tokens, parts=parts),
         tokens=tokens,
         useful=flops.training(causal=True) * tokens,
@@ -144,15 +144,19 @@ def sent(
     # Layers that share parameters gather them every time.
     used = sum(stack.num_layers * sum(layer_products(stack).values()) for stack in model.stacks)
     experts = expert_parameter_count(model) if expert > 1 else 0
-    held = parameters - experts + experts // expert
-    gathered = (max(parameters, used) - parameters + held) // tensor
+    resident = parameters - experts + experts // expert
+    gathered = (max(parameters, used) - parameters + resident) // tensor
     found = []
     if fsdp > 1:
         both = 2 * parts * _BFLOAT16_BYTES * gathered
         found.append(Collective("all-gather", ("fsdp",), both, 2 * layers))
         scattered = parts * gradient_bytes * gathered
         found.append(Collective("reduce-scatter", ("fsdp",), scattered, layers))
-    for axis, owned in (("data", held), ("sequence", held), ("expert", parameters - experts)):
+    for axis, owned in (
+        ("data", resident),
+        ("sequence", resident),
+        ("expert", parameters - experts),
+    ):
         if mesh.get(axis, 1) > 1:
             summed = parts * gradient_bytes * (owned // tensor) // fsdp
             found.append(Collective("all-reduce", (axis,), summed, layers))

@@ -144,8 +144,8 @@ class _Walk:
         """Whether the gradient of a kernel is delayed until the end of its layer."""
         if self.layout.on_chip and not self.layout.sparse_cores and parts <= 64:
             return True
-        held = sum(self.layout.bytes(root) for root in self._roots_of(op))
-        return held + self.layout.bytes(whole) <= self.layout.on_chip
+        live = sum(self.layout.bytes(root) for root in self._roots_of(op))
+        return live + self.layout.bytes(whole) <= self.layout.on_chip
 
     def _alias(self, op: Operation) -> None:
         (result,) = op.results
@@ -273,13 +273,13 @@ class _Walk:
         for time in range(-1, self.end + 2):
             for value in ends[time]:
                 alive.pop(value, None)
-            alive |= {held.value: held for held in starts[time]}
+            alive |= {buffer.value: buffer for buffer in starts[time]}
             made = [LiveBuffer(v, maker, self.layout.bytes(v)) for v, maker in self.temporary[time]]
             here = [*alive.values(), *made]
             inner = self.during.get(time, Peak(0))
-            if inner.bytes + sum(held.bytes for held in here) > best.bytes:
+            if inner.bytes + sum(buffer.bytes for buffer in here) > best.bytes:
                 kept, on_chip = self._off_chip(here, self.layout.on_chip - inner.on_chip)
-                size = inner.bytes + sum(held.bytes for held in kept)
+                size = inner.bytes + sum(buffer.bytes for buffer in kept)
                 if size > best.bytes:
                     best = Peak(size, kept + inner.arrays, on_chip + inner.on_chip)
         return best
@@ -289,14 +289,14 @@ class _Walk:
         fit go first.
         """
         kept, left = [], room
-        for held in sorted(arrays, key=lambda held: -held.bytes):
-            first, last = (each.get(held.value, 0) for each in (self.first, self.last))
+        for buffer in sorted(arrays, key=lambda buffer: -buffer.bytes):
+            first, last = (each.get(buffer.value, 0) for each in (self.first, self.last))
             waits = any(first < loop <= last for loop in self.during)
-            waits = waits and held.maker != "sum over rows"
-            if waits or held.maker in _LONG_LIVED or held.bytes > left:
-                kept.append(held)
+            waits = waits and buffer.maker != "sum over rows"
+            if waits or buffer.maker in _LONG_LIVED or buffer.bytes > left:
+                kept.append(buffer)
             else:
-                left -= held.bytes
+                left -= buffer.bytes
         return kept, room - left
 
 

@@ -128,8 +128,8 @@ def open_checkpoint(
         check_argument("architecture", architecture, whole, "None for a run, which has its heads")
         return RunCheckpoint(folder, step, best, weights, adapter, fields)
     if best or step is not None:
-        asked = "--best" if best else f"--step {step}"
-        raise ConfigError(f"{asked}: {home} is a Hugging Face checkpoint, which has no steps")
+        option = "--best" if best else f"--step {step}"
+        raise ConfigError(f"{option}: {home} is a Hugging Face checkpoint, which has no steps")
     from jaxformer.pretrained.hf_folder import FolderCheckpoint
 
     options = {"weights": weights, "architecture": architecture, "fields": fields}

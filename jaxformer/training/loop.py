@@ -329,9 +329,9 @@ def _next(
     state: TrainState,
 ) -> tuple[dict[str, jax.Array], float]:
     """Returns the next batch and the seconds it took; if a row cannot be read, saves first."""
-    asked = time.perf_counter()
+    started = time.perf_counter()
     try:
-        return next(batches), time.perf_counter() - asked
+        return next(batches), time.perf_counter() - started
     except DataError:
         # In a larger run the other processes would not take part in saving.
         if jax.process_count() == 1 and step > 0:

@@ -203,13 +203,13 @@ def _tools(path: Path) -> list[dict[str, Any]]:
 
 def _read_message(calls: Sequence[dict[str, Any]]) -> str:
     """Reads a user message, or the result of the first called tool."""
-    asked = "> "
+    label = "> "
     if calls:
         function = calls[0]["function"]
         arguments = json.dumps(function["arguments"], ensure_ascii=False)
-        asked = f"{function['name']} {arguments} > "
+        label = f"{function['name']} {arguments} > "
     try:
-        return input(asked).strip()
+        return input(label).strip()
     except (EOFError, KeyboardInterrupt):
         print()
         return ""

@@ -139,7 +139,9 @@ def _language_model(wanted: Transcribe) -> LanguageModel | None:
         return read_language_model(wanted.language_model, **weights)
     for name, value in weights.items():
         if value is not None:
-            raise ConfigError(f"--{name} {value}: requires a language model: give it by --language-model")
+            raise ConfigError(
+                f"--{name} {value}: requires a language model: give it by --language-model"
+            )
     return None
 
 

@@ -100,13 +100,13 @@ def _explanation(hub: ModuleType, request: HubRequest, error: Exception) -> Conf
     is_a = partial(isinstance, error)
     status = error.response.status_code if is_a(errors.HfHubHTTPError) else None
     number = error.errno if is_a(OSError) else None
-    said = first_line(error)
-    where = said if status is None else error.response.url
+    reason = first_line(error)
+    where = reason if status is None else error.response.url
     page = f"{endpoint}/{repo}"
     expected = f"{request.expected} that may be read at {endpoint}"
     lacking = f"{request.cache} has no complete copy of {repo}"
     offline = f"{request.expected} in the hub's cache, as HF_HUB_OFFLINE is set: {lacking}"
-    lost = f"no connection to {endpoint} ({said}){'' if request.writes else f', and {lacking}'}"
+    lost = f"no connection to {endpoint} ({reason}){'' if request.writes else f', and {lacking}'}"
     refused = [
         (is_a(errors.OfflineModeIsEnabled) and request.writes, _OFFLINE),
         (is_a(errors.OfflineModeIsEnabled), offline),
@@ -120,8 +120,8 @@ def _explanation(hub: ModuleType, request: HubRequest, error: Exception) -> Conf
         (status == 401, f"the hub refused the token; {_LOGIN}"),
         (status in (403, 404), f"the token does not allow this; take one that does: {_LOGIN}"),
         (status in _RETRY_STATUSES, f"{endpoint} answered {status}; run the same again later"),
-        (status is not None, f"{endpoint} answered {status}: {said}"),
-        (is_a(errors.HFValidationError), f"must be org/name: {said}"),
+        (status is not None, f"{endpoint} answered {status}: {reason}"),
+        (is_a(errors.HFValidationError), f"must be org/name: {reason}"),
         (unreachable(hub, error), f"{lost}; check the network, and run the same again"),
     ]
     failed = [
@@ -130,8 +130,8 @@ def _explanation(hub: ModuleType, request: HubRequest, error: Exception) -> Conf
             f"the disk of {request.cache} is full: {_FREE_SPACE}",
         ),
         (number is not None, system_message(error) if is_a(OSError) else ""),
-        (is_a(OSError), f"{_INCOMPLETE_DOWNLOAD} ({said}); run the same again"),
-        (True, f"{endpoint} gave an unexpected response ({said}); check HF_ENDPOINT"),
+        (is_a(OSError), f"{_INCOMPLETE_DOWNLOAD} ({reason}); run the same again"),
+        (True, f"{endpoint} gave an unexpected response ({reason}); check HF_ENDPOINT"),
     ]
     kinds = [*((ConfigError, row) for row in refused), *((DataError, row) for row in failed)]
     kind, sentence = next((kind, sentence) for kind, (holds, sentence) in kinds if holds)

@@ -67,8 +67,8 @@ def all_finite(array: np.ndarray) -> bool:
 
 def only_zeros(array: np.ndarray) -> bool:
     """Whether a contiguous array has only zeros; returns early if it does not."""
-    held = array.reshape(-1).view(np.uint8)
-    return not held[:_CHECK_BLOCK].any() and not held.any()
+    raw = array.reshape(-1).view(np.uint8)
+    return not raw[:_CHECK_BLOCK].any() and not raw.any()
 
 
 def check_finite(where: str, array: np.ndarray, original: np.ndarray | None = None) -> None:

@@ -224,13 +224,13 @@ def shards_for(
     larger than `max_bytes`.
     """
     shards: list[list[str]] = [[]]
-    held = 0
+    shard_bytes = 0
     for name, size in sizes.items():
-        if shards[-1] and held + size > max_bytes:
+        if shards[-1] and shard_bytes + size > max_bytes:
             shards.append([])
-            held = 0
+            shard_bytes = 0
         shards[-1].append(name)
-        held += size
+        shard_bytes += size
     if len(shards) == 1:
         return {folder / single: shards[0]}
     stem, ending = single.split(".")

@@ -220,11 +220,11 @@ class WeightFile:
             part = aligned_empty(tuple(len(numbers) for numbers in kept), dtype)
 
             def copy(place: tuple[int, ...], row: tuple[int, ...]) -> None:
-                held = self._part(rows[row], parameter)[(*index[depth:], ...)]
+                source = self._part(rows[row], parameter)[(*index[depth:], ...)]
                 copied = part[(*place, ...)]
-                copy_into(copied, held)
+                copy_into(copied, source)
                 name = self.names[rows[row].tensor]
-                check_finite(f"{self._files.folder}: {name}", copied, held)
+                check_finite(f"{self._files.folder}: {name}", copied, source)
                 whole = kernel and copied.shape == shape[depth:]
                 if whole and name not in self._files.computed and only_zeros(copied):
                     self._zeros.add(name)

@@ -31,13 +31,13 @@ def overview(maps: AttentionMaps) -> Any:
     shape = min(max(tiles.shape[3] / tiles.shape[2], 0.6), 1.8)
     rows, columns = tiles.shape[:2]
     size = (0.95 * columns * shape + 2.6, max(0.95 * rows + 1.5, 3.2))
-    whose = "query" if maps.grid is None else "head"
+    scope = "query" if maps.grid is None else "head"
     title = f"{maps.name}: every head\n{about}"
     figure, ((axes,),) = canvas(title, (max(size[0], 0.075 * len(title)), size[1]))
     mosaic, x, y = _mosaic(tiles)
     aspect = shape * mosaic.shape[1] / mosaic.shape[0] * rows / (columns * shape**2)
     image = axes.imshow(mosaic, aspect=aspect, vmin=0.0, vmax=1.0, **_LOOKS)
-    figure.colorbar(image, ax=axes, label=f"weight / largest of the {whose}", shrink=0.8)
+    figure.colorbar(image, ax=axes, label=f"weight / largest of the {scope}", shrink=0.8)
     axes.set_xticks(x, [str(head) for head in maps.heads])
     axes.set_yticks(y, [str(layer) for layer in maps.layers])
     axes.set_xlabel("head")

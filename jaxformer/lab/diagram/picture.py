@@ -274,6 +274,6 @@ def _notes(architecture: Architecture, width: float) -> list[str]:
     letters = "S tokens of the encoder, T of the decoder" if reads_encoder else "T tokens"
     notes = [f"B rows, {letters}. Parameter counts in the gray block are per layer."]
     for column in architecture.columns:
-        whose = f"{column.name}: " if column.name else ""
-        notes += [whose + note for note in column.notes]
+        prefix = f"{column.name}: " if column.name else ""
+        notes += [prefix + note for note in column.notes]
     return [line for note in notes for line in wrap(note, int(15 * width))]

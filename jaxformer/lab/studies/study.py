@@ -90,8 +90,8 @@ class Study:
         if not file.is_file():
             return None
         saved = read_json(file)
-        asked = _requested(cell)
-        changes = diff({name: saved.get(name) for name in asked}, asked)
+        requested = _requested(cell)
+        changes = diff({name: saved.get(name) for name in requested}, requested)
         listed = "; ".join(
             f"{name.removeprefix('config.')} {old!r} -> {new!r}"
             for name, (old, new) in changes.items()

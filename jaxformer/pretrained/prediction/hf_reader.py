@@ -79,20 +79,20 @@ class HFReader(TextReader):
         tokenizer = self._tokenizer
         length = min(self.max_length, _ANSWER_LENGTH)
         tokenizer.no_truncation()
-        (asked,) = tokenizer.encode_batch([question], add_special_tokens=False)
-        if len(asked) > _QUESTION_LENGTH:
-            question = question[: asked.offsets[_QUESTION_LENGTH - 1][1]]
+        (encoded,) = tokenizer.encode_batch([question], add_special_tokens=False)
+        if len(encoded) > _QUESTION_LENGTH:
+            question = question[: encoded.offsets[_QUESTION_LENGTH - 1][1]]
         added = tokenizer.num_special_tokens_to_add(True)
-        room = length - min(len(asked), _QUESTION_LENGTH) - added
+        room = length - min(len(encoded), _QUESTION_LENGTH) - added
         if room < 2:
             raise DataError(
-                f"{where}: a question of {len(asked)} tokens leaves no room for the context in "
+                f"{where}: a question of {len(encoded)} tokens leaves no room for the context in "
                 f"{length}: give a shorter one"
             )
         stride = min(_ANSWER_STRIDE, room - 1)
         tokenizer.enable_truncation(length, stride=stride, strategy="only_second")
         encoding = tokenizer.encode(question, context)
-        cut = len(asked) > _QUESTION_LENGTH
+        cut = len(encoded) > _QUESTION_LENGTH
         return [_window(part, cut) for part in (encoding, *encoding.overflowing)]
 
     def arrays(self, rows, length):

@@ -60,8 +60,8 @@ class RunReader(TextReader):
 
     def windows(self, where, question, context):
         data = self._data if isinstance(self._data, SpanText) else SpanText()
-        asked = Question(where, question, context, (), None)
-        examples = replace(data, truncate=True).examples([asked], self._tokenizer)
+        item = Question(where, question, context, (), None)
+        examples = replace(data, truncate=True).examples([item], self._tokenizer)
         cut = len(self._tokenizer.encode(question)) > data.question_length
         return [_window(window, cut) for window in examples.windows]
 
