@@ -19,9 +19,9 @@ class FlaxClasses:
     """The page whose table to update: docs/from-flax.md (None: print the table)."""
 
 
-def flax_classes(wanted: FlaxClasses) -> None:
+def flax_classes(options: FlaxClasses) -> None:
     """Prints the table, or updates it in the page."""
-    if (page := wanted.page) is None:
+    if (page := options.page) is None:
         print("\n".join(flax_table()))
         return
     try:

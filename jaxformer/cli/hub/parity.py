@@ -36,13 +36,13 @@ class Verify(ClassChoice):
     """The run or checkpoint to compare with (default: the exported one)."""
 
 
-def verify(wanted: Verify) -> None:
+def verify(options: Verify) -> None:
     """Writes and shows a receipt; fails if the two differ."""
-    folder = wanted.folder
-    if wanted.engines or is_for_engine(folder):
-        _verify_in_engines(wanted)
+    folder = options.folder
+    if options.engines or is_for_engine(folder):
+        _verify_in_engines(options)
         return
-    receipt = verification.verify(folder, wanted.architecture)
+    receipt = verification.verify(folder, options.architecture)
     beside_float64 = ("jaxformer from float64", "transformers from float64")
     table = plain_table("padding", "output", "relative difference", *beside_float64)
     for padding, case in receipt["cases"].items():
@@ -67,11 +67,11 @@ def verify(wanted: Verify) -> None:
     print(f"{receipt['architecture']}: equal in transformers {receipt['versions']['transformers']}")
 
 
-def _verify_in_engines(wanted: Verify) -> None:
+def _verify_in_engines(options: Verify) -> None:
     """Writes and shows the receipts of engines; fails if one differs."""
-    folder = model_folder(wanted.folder, "folder")
-    engines = engines_for(folder, wanted.engines or (ALL,))
-    receipts = verify_export(folder, engines, wanted.reference)
+    folder = model_folder(options.folder, "folder")
+    engines = engines_for(folder, options.engines or (ALL,))
+    receipts = verify_export(folder, engines, options.reference)
     titles = ("engine", "difference", "greedy tokens", "same tokenizer", "perplexity", "seconds")
     table = plain_table(*titles)
     for each in receipts:
@@ -113,9 +113,9 @@ class Parity:
     """The page to write."""
 
 
-def parity(wanted: Parity) -> None:
+def parity(options: Parity) -> None:
     """Writes the table of all systems, and shows each row as it is measured."""
-    output = local_path(wanted.output, "--output")
+    output = local_path(options.output, "--output")
     rows = parity_table.measure_all(lambda row: print("  ".join(row.cells()), flush=True))
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(parity_table.parity_page(rows), encoding="utf-8")
@@ -139,13 +139,13 @@ class Engines:
     """Measure only in these engines, and keep the columns of others."""
 
 
-def engines(wanted: Engines) -> None:
+def engines(options: Engines) -> None:
     """Writes the page about engines, and shows each row as it is measured."""
-    output = local_path(wanted.output, "--output")
+    output = local_path(options.output, "--output")
     output.parent.mkdir(parents=True, exist_ok=True)
     before = output.read_text(encoding="utf-8") if output.exists() else "# Engines\n\n"
     rows = []
-    for row in engines_table.measure_all(wanted.only, wanted.engines):
+    for row in engines_table.measure_all(options.only, options.engines):
         rows.append(row)
         output.write_text(engines_table.engines_page(rows, before), encoding="utf-8")
         print("  ".join((row.model_type, *row.cells.values())), flush=True)

@@ -52,37 +52,37 @@ class Serve(ModelChoice):
     """
 
 
-def serve(wanted: Serve) -> None:
+def serve(options: Serve) -> None:
     """Runs the server until it is interrupted."""
     for name in ("batch_size", "max_waiting", "max_tokens", "max_seconds", "max_body"):
-        if getattr(wanted, name) <= 0:
+        if getattr(options, name) <= 0:
             option = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"{option} {getattr(wanted, name)}: must be above 0")
-    if not 0 < wanted.port < 1 << 16:
-        raise ConfigError(f"--port {wanted.port}: must be from 1 to 65535")
+            raise ConfigError(f"{option} {getattr(options, name)}: must be above 0")
+    if not 0 < options.port < 1 << 16:
+        raise ConfigError(f"--port {options.port}: must be from 1 to 65535")
     uvicorn: Any = optional_module("uvicorn", "jaxformer serve")
     from jaxformer.server.app import LOOPBACK, Limits, Server  # requires the extra serve
 
-    with bound(wanted.host, wanted.port) as sockets:
-        options = {"dtype": wanted.dtype, "weights": wanted.weights}
-        model = with_stored_compute_dtype(load(wanted.folder, **options, **wanted.how))
+    with bound(options.host, options.port) as sockets:
+        keywords = {"dtype": options.dtype, "weights": options.weights}
+        model = with_stored_compute_dtype(load(options.folder, **keywords, **options.how))
         check_generates(model.config)
         if reads_images(model):
             raise ConfigError(
-                f"serve: {wanted.folder} reads images: must be a model that reads text"
+                f"serve: {options.folder} reads images: must be a model that reads text"
             )
-        name = wanted.name or Path(wanted.folder).name
-        limits = Limits(wanted.max_tokens, wanted.max_seconds, wanted.max_body)
-        batcher = Batcher(model, wanted.batch_size, wanted.max_waiting)
+        name = options.name or Path(options.folder).name
+        limits = Limits(options.max_tokens, options.max_seconds, options.max_body)
+        batcher = Batcher(model, options.batch_size, options.max_waiting)
         try:
-            app = Server(model, name, batcher, limits).app(local=wanted.host in LOOPBACK)
+            app = Server(model, name, batcher, limits).app(local=options.host in LOOPBACK)
             settings = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)
             listen(sockets)
             kinds = (
                 "completions" if dialogue_of(model) is None else "completions and chat/completions"
             )
             print(
-                f"{name}: http://{wanted.host}:{wanted.port}/v1, {kinds}; Ctrl-C stops it",
+                f"{name}: http://{options.host}:{options.port}/v1, {kinds}; Ctrl-C stops it",
                 flush=True,
             )
             with contextlib.suppress(KeyboardInterrupt):

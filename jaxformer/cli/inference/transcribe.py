@@ -102,41 +102,41 @@ _OF_WHISPER = ("max_new_tokens", "seed")
 """Options without an effect for a model with a CTC head."""
 
 
-def transcribe(wanted: Transcribe) -> None:
+def transcribe(options: Transcribe) -> None:
     """Prints or writes transcripts."""
-    if not wanted.files:
+    if not options.files:
         raise ArgumentError("give sound files: jaxformer transcribe DIR talk.flac ...")
-    output = None if wanted.output is None else any_path(wanted.output, "--output")
+    output = None if options.output is None else any_path(options.output, "--output")
     if output is not None:
-        _check_output(output, wanted)
-    language_model = _language_model(wanted)
-    for file in wanted.files:
+        _check_output(output, options)
+    language_model = _language_model(options)
+    for file in options.files:
         sound_length(file, 1)  # reports a file that cannot be opened before any work
-    options = {"dtype": wanted.dtype, "architecture": wanted.architecture}
-    model = with_stored_compute_dtype(load(wanted.folder, **options))
-    options = {name: getattr(wanted, name) for name in _SAME} | {"num_beams": wanted.beams}
+    keywords = {"dtype": options.dtype, "architecture": options.architecture}
+    model = with_stored_compute_dtype(load(options.folder, **keywords))
+    keywords = {name: getattr(options, name) for name in _SAME} | {"num_beams": options.beams}
     if writes_labels(model):
-        options = {name: x for name, x in options.items() if name not in _OF_WHISPER}
-    options |= {"length_bonus": wanted.length_bonus} if wanted.length_bonus else {}
-    options |= {"language_model": language_model}
+        keywords = {name: x for name, x in keywords.items() if name not in _OF_WHISPER}
+    keywords |= {"length_bonus": options.length_bonus} if options.length_bonus else {}
+    keywords |= {"language_model": language_model}
     found: list[dict[str, Any]] = []
     try:
-        for file in wanted.files:
+        for file in options.files:
             with _minutes(file) as progress:
-                transcript = api.transcribe(model, file, progress=progress, **options)
+                transcript = api.transcribe(model, file, progress=progress, **keywords)
             found.append({"file": file, **transcript})
             if output is None:
-                _show(found[-1], wanted.timestamps, several=len(wanted.files) > 1)
+                _show(found[-1], options.timestamps, several=len(options.files) > 1)
     finally:
         if output is not None and found:
             _write(output, found)
 
 
-def _language_model(wanted: Transcribe) -> LanguageModel | None:
+def _language_model(options: Transcribe) -> LanguageModel | None:
     """Reads the language model, if any."""
-    weights = {"alpha": wanted.alpha, "beta": wanted.beta}
-    if wanted.language_model is not None:
-        return read_language_model(wanted.language_model, **weights)
+    weights = {"alpha": options.alpha, "beta": options.beta}
+    if options.language_model is not None:
+        return read_language_model(options.language_model, **weights)
     for name, value in weights.items():
         if value is not None:
             raise ConfigError(
@@ -145,16 +145,16 @@ def _language_model(wanted: Transcribe) -> LanguageModel | None:
     return None
 
 
-def _check_output(output: Any, wanted: Transcribe) -> None:
+def _check_output(output: Any, options: Transcribe) -> None:
     """Raises ConfigError if the output format does not support the transcripts."""
     check_output(output, "--output", (*FORMATS, _LINES))
     ending = output.suffix.lower()
-    if ending != _LINES and len(wanted.files) > 1:
+    if ending != _LINES and len(options.files) > 1:
         raise ConfigError(
-            f"--output {output}: a file for one transcript, but there are {len(wanted.files)} "
+            f"--output {output}: a file for one transcript, but there are {len(options.files)} "
             f"sounds: name a file that ends with {_LINES}"
         )
-    if ending in TIMED and wanted.timestamps == "none":
+    if ending in TIMED and options.timestamps == "none":
         raise ConfigError(f"--output {output}: subtitles need --timestamps segments or words")
 
 

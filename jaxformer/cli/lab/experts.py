@@ -36,18 +36,18 @@ class Experts(ModelChoice):
     """The output folder for experts.html, experts.json and the figures."""
 
 
-def experts(wanted: Experts) -> None:
+def experts(options: Experts) -> None:
     """Writes the report on a model's experts, and prints its table of layers."""
-    if (wanted.text is None) == (wanted.file is None):
+    if (options.text is None) == (options.file is None):
         raise ArgumentError('give either --text "..." or --file FILE, a text that the model reads')
-    text = wanted.text if wanted.file is None else "".join(text_lines(wanted.file))
-    model = load(wanted.folder, **wanted.how)
-    sizes = {"length": wanted.length, "max_tokens": wanted.max_tokens}
-    routing = expert_routing(model, text, **sizes).select(wanted.layers)
-    name = Path(wanted.folder).resolve().name
-    source = "a text" if wanted.file is None else wanted.file.name
+    text = options.text if options.file is None else "".join(text_lines(options.file))
+    model = load(options.folder, **options.how)
+    sizes = {"length": options.length, "max_tokens": options.max_tokens}
+    routing = expert_routing(model, text, **sizes).select(options.layers)
+    name = Path(options.folder).resolve().name
+    source = "a text" if options.file is None else options.file.name
     setting = f"{name} on {len(routing.ids):,} tokens of {source}."
-    page, *others = write_experts(wanted.out, f"The experts of {name}", setting, routing)
+    page, *others = write_experts(options.out, f"The experts of {name}", setting, routing)
     rows = (map(shown, row) for row in table(routing))
     columns = plain_table(*(f"{title} >" for title in HEADER), rows=rows)
     console().print(columns, markup=False)
