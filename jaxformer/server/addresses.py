@@ -24,7 +24,7 @@ def bound(host: str, port: int) -> Iterator[list[socket.socket]]:
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         except (OSError, UnicodeError) as error:
-            raise ConfigError(f"--host {host}: must be a known host name or address") from error
+            raise ConfigError(f"--host {host}: no address is known for this name") from error
         sockets, missing = [], None
         for family, kind, protocol, _, address in found:
             try:
