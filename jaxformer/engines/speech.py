@@ -52,8 +52,8 @@ def reference_of(pretrained: Pretrained) -> ReferenceModel:
         check_model(pretrained, "--engines")
     except ConfigError as error:
         raise ConfigError(
-            f"{error}; of sounds, engines run a Whisper that writes tokens; without --engines, "
-            "verify compares a Hugging Face folder of any class with transformers"
+            f"{error}; for sounds, engines only run a Whisper that generates tokens; without "
+            "--engines, verify compares a Hugging Face folder of any class with transformers"
         ) from error
     return (SpeechReference if writes_speech(pretrained) else ReferenceModel)(pretrained)
 

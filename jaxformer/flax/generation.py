@@ -69,7 +69,7 @@ class GenerationMixin:
         if not self.can_generate():
             raise ArgumentError(
                 f"generate: {type(self).__name__} has no head that predicts the next token: use a "
-                "class of the kind FlaxAutoModelForCausalLM or FlaxAutoModelForSeq2SeqLM"
+                "class of FlaxAutoModelForCausalLM or FlaxAutoModelForSeq2SeqLM"
             )
         program = self.program
         given = {name: x for name, x in options.items() if x is not None and name not in _IGNORED}

@@ -193,8 +193,8 @@ def _architecture(hf_config: HFConfig, model_format: ModelFormat) -> Architectur
         str(x).endswith(f".{named[0]}") for x in own_code.values()
     ):
         raise ConfigError(
-            f"{hf_config.path}: architectures = {named}: is custom code according to auto_map, "
-            "which is never run: must be a class of transformers"
+            f"{hf_config.path}: architectures = {named}: is custom code (auto_map), which is never "
+            "run: must be a class of transformers"
         )
     known = [architecture.name for architecture in model_format.architectures]
     hint = did_you_mean(named[0], known)

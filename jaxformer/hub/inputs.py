@@ -49,7 +49,7 @@ def padded_prompts(
     """
     for number, row in enumerate(rows):
         if not len(row):
-            raise DataError(f"prompt {number} is empty: it needs one token at least")
+            raise DataError(f"prompt {number} is empty: at least one token is required")
     width = width or max(map(len, rows))
     ids = np.full((len(rows), width), padding, np.int64)
     mask = np.zeros_like(ids)

@@ -139,7 +139,6 @@ def _is_blob(home: Path, target: Path) -> bool:
 def _limited(path: Path | None, most: int) -> Path | None:
     if path is not None and (size := path.stat().st_size) > most:
         raise DataError(
-            f"{path} has {size / 2**20:,.0f} MiB: such a file of a model has {most // 2**20} at "
-            "most; fetch it again"
+            f"{path} has {size / 2**20:,.0f} MiB: must have at most {most // 2**20}; fetch it again"
         )
     return path

@@ -51,7 +51,7 @@ def forward(
     if output_attentions and not any(name.endswith("attentions") for name in outputs):
         raise ArgumentError(
             "output_attentions = True: no layer of the model has attention probabilities, the "
-            "activation 'attn.hook_pattern'; jaxformer.activation_names lists what there is"
+            "activation 'attn.hook_pattern'; jaxformer.activation_names lists the available ones"
         )
     return {name: _as_numpy(array) for name, array in outputs.items()}
 

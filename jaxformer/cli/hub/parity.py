@@ -91,7 +91,7 @@ def _verify_in_engines(options: Verify) -> None:
     print(f"receipt: {file}")
     wrong = [f"{each.engine}: {problem}" for each in receipts for problem in each.problems]
     if wrong:
-        raise DataError(f"{folder}: an engine computes something else: {'; '.join(wrong)}")
+        raise DataError(f"{folder}: an engine computes different outputs: {'; '.join(wrong)}")
     if equal := [each.engine for each in receipts if each.judged]:
         print(f"equal in {', '.join(equal)}")
     if unknown := [each.engine for each in receipts if not each.judged]:

@@ -30,8 +30,8 @@ class CustomCodeEngine(TransformersEngine):
     def load(self, folder: Path, description: Mapping[str, str]) -> LoadedModel:
         if (folder / MODELING).read_bytes() != _CODE.read_bytes():
             raise DataError(
-                f"{folder / MODELING}: must be the file of this version of jaxformer, since it is "
-                "run: export the model again"
+                f"{folder / MODELING}: must be the file of this version of jaxformer, since its "
+                "code is executed: export the model again"
             )
         library: Any = optional_module("transformers", "the engine transformers")
         torch: Any = optional_module("torch", "the engine transformers")

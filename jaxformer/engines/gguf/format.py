@@ -60,8 +60,8 @@ class GGUFFormat(Format):
     def check_quantisation(self, quantise: str | None) -> None:
         if quantise is not None and _OF_LLAMA_CPP.fullmatch(quantise):
             raise ConfigError(
-                f"--quantise {quantise}: must be q8_0, since the package gguf reads {quantise} and "
-                "does not write it: export with --dtype float16, and run llama.cpp's "
+                f"--quantise {quantise}: must be q8_0, since the package gguf reads {quantise} but "
+                "cannot write it: export with --dtype float16, and run llama.cpp's "
                 f"llama-quantize on {FILE}"
             )
         super().check_quantisation(quantise)

@@ -66,7 +66,7 @@ def _kind(definition: Mapping[str, Any]) -> str:
     if model["type"] not in kinds:
         raise ConfigError(
             f"--format gguf: the tokenizer is {model['type']}: must be BPE, Unigram or WordPiece, "
-            "which llama.cpp has"
+            "which llama.cpp supports"
         )
     return kinds[model["type"]]
 

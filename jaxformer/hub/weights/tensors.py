@@ -344,7 +344,7 @@ def shards_of(
 
 def _shard(folder: Path, file: str, index: str) -> Path:
     if Path(file).name != file or file in ("", ".."):
-        raise DataError(f"{folder / index} names {file!r}, which lies outside of {folder}")
+        raise DataError(f"{folder / index} names {file!r}, which is outside of {folder}")
     if path := file_in(folder, file):
         return path
     raise DataError(f"{folder / file} does not exist, though {index} names it")

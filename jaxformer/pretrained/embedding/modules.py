@@ -208,7 +208,7 @@ def _tensor(tensors: TensorFiles, name: str, shape: tuple[Any, ...]) -> np.ndarr
     if found is None or found.shape != shape:
         what = "is missing" if found is None else f"has shape {found.shape}"
         raise ConfigError(
-            f"{tensors.folder}: {name} {what}: must have {shape}, as {CONFIG} says; fetch the "
+            f"{tensors.folder}: {name} {what}: must have {shape}, as in {CONFIG}; fetch the "
             "folder again"
         )
     return np.asarray(tensors.read(name), np.float32)
