@@ -30,8 +30,8 @@ def alibi_section(config: PositionsConfig) -> Section:
         heat_map(axis, bias[head], title, "key position", "", bar=last, cmap="magma")
     maps[0].set_ylabel("query position")
     caption = (
-        "Each head subtracts its slope times the distance: mind the scales. Steep heads see a few "
-        "tokens, flat ones far."
+        "Each head subtracts its slope times the distance (the scales differ). Steep heads only "
+        "see a few tokens, flat ones see far."
     )
     text = (
         "Nothing is added to the embeddings: each score is reduced by slope x distance. The "

@@ -87,7 +87,7 @@ def _table(scheme: Learned, table: np.ndarray, where: str) -> tuple[Picture, lis
     ]
     caption = (
         "Where the curve is above that of a random table, training has made near positions "
-        "similar: nothing else tells the model that 7 comes before 8."
+        "similar: the model has no other information on the order of positions."
     )
     return Picture(f"trained-{where.replace('.', '-')}-table", figure, caption), numbers
 
