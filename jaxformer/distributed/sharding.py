@@ -254,9 +254,7 @@ def parameter_sharding(
 
 
 def _dividing(mesh: Mesh | AbstractMesh, candidates: tuple[str, ...], size: int) -> tuple[str, ...]:
-    """Returns the mesh axes over which `size` can be sharded, adding them in order while they
-    divide it.
-    """
+    """Returns the mesh axes, added in order, over which `size` can be sharded evenly."""
     chosen: tuple[str, ...] = ()
     for axis in candidates:
         parts = math.prod(mesh.shape[each] for each in (*chosen, axis))

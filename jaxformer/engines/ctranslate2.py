@@ -192,7 +192,8 @@ class _Whisper(LoadedModel):
         return self._written(prompt, count, prompt.suppressed).sequences_ids[0]
 
     def _written(self, prompt: Prompt, count: int, suppressed: Sequence[int] = ()) -> Any:
-        # It generates at most half of max_length, minus the given tokens except the last.
+        # It generates at most max_length / 2 tokens, and max_length with the given ones but the
+        # last.
         (found,) = self._model.generate(
             self._library.StorageView.from_array(prompt.features[None]),
             [list(prompt.decoder_tokens)],

@@ -19,7 +19,7 @@ _PLAIN = {
     "repetition_penalty": 1.0,
     "no_repeat_ngram_size": 0,
 }
-"""Generation options that override those of generation_config.json."""
+"""Options of plain greedy decoding, which override those of generation_config.json."""
 
 
 class ReferenceModel(LoadedModel):

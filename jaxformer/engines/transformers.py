@@ -43,9 +43,8 @@ class TransformersModel(LoadedModel):
         """Reads the tokenizer with options of `AutoTokenizer`."""
         self._torch: Any = optional_module("torch", _PURPOSE)
         library: Any = optional_module("transformers", _PURPOSE)
-        self._generate: Any = (
-            library.GenerationMixin.generate
-        )  # `generate` of a class may truncate sounds
+        # `generate` of a subclass may truncate sounds.
+        self._generate: Any = library.GenerationMixin.generate
         self._model = model
         self._tokenizer = None
         if tokenizer_file(folder) is not None:

@@ -89,7 +89,7 @@ class _Walk:
         self.first: dict[Value, int] = {}
         self.last: dict[Value, int] = {}
         self.maker: dict[Value, str] = {}
-        self.open: set[Value] = set()  # arrays whose producer may be fused with their only reader
+        self.open: set[Value] = set()  # arrays whose only reader may be fused into their producer
         self.during: dict[int, Peak] = {}  # the peak memory inside of loops
         self.temporary: dict[int, list[tuple[Value, str]]] = defaultdict(list)
         self.summed_late: list[Value] = []  # arrays that are summed over devices when they are read

@@ -62,9 +62,7 @@ class Checkpoint(abc.ABC):
 
     @abc.abstractmethod
     def place(self, shardings: Shardings, dtype: str | None) -> Parameters:
-        """Reads all parameters into their shardings; a `dtype` of None keeps the dtype of the
-        files.
-        """
+        """Reads all parameters into their shardings; `dtype` None keeps the files' dtype."""
 
     @cached_property
     def description(self) -> "HFCheckpoint":

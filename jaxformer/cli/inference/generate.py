@@ -50,8 +50,7 @@ class Loading(ModelChoice):
     proposals: int = 4
     """Number of tokens that the draft model proposes at a time."""
     storage: Storage | None = None
-    """The dtype of the KV cache (None: the compute dtype). int8 takes a quarter of the memory of
-    float32.
+    """The dtype of the KV cache (None: the compute dtype). int8 takes a quarter of float32's space.
     """
     weights: KernelDtype | None = None
     """The dtype of the kernels (None: that of the weights). int8 takes half the memory of bfloat16.

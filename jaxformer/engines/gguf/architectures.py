@@ -120,11 +120,8 @@ class Llama(GGUFArchitecture):
 class Gemma(GGUFArchitecture):
     """Norm scales are stored without 1 in PyTorch's file, and with it in GGUF."""
 
-    activations = (
-        "gelu_pytorch_tanh",
-        "gelu",
-        "gelu_new",
-    )  # transformers also uses the tanh form for "gelu"
+    # For Gemma, transformers uses the tanh form for "gelu" too.
+    activations = ("gelu_pytorch_tanh", "gelu", "gelu_new")
     rope_types = ("default", "linear")
 
     def check(self, values: Values) -> None:
@@ -331,7 +328,7 @@ def _rope_kinds(values: Values) -> dict[str, Values]:
 
 
 def _window(values: Values) -> int | None:
-    """Returns the window of a model, or None if it is unused or not shorter than its texts."""
+    """Returns the window of a model, or None if it is unused or not below the maximum length."""
     window = values.get("sliding_window")
     if window is None or values.get("use_sliding_window") is False:
         return None

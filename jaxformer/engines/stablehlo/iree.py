@@ -55,7 +55,7 @@ class _Programs(runner.Model):
         leaves = jax.tree.leaves(given)
         found = run(*(leaves[number] for number in kept))
         found = found if isinstance(found, tuple | list) else [found]
-        # IREE's mapped memory is freed with its own array.
+        # IREE frees mapped memory with its own array, so copy it.
         return jax.tree.unflatten(structure, [np.array(each.to_host()) for each in found])
 
     def _compile(self, name: str, shapes: Any) -> tuple[Any, tuple[int, ...], Any]:
