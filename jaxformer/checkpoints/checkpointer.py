@@ -134,8 +134,8 @@ class Checkpointer:
     ) -> None:
         """Starts saving; returns once the arrays are copied, so that the state may be donated.
 
-        `step` is the number of updates done so far; nothing happens if it is already saved. Logging
-        resumes from `log`, which is `RunLogger.state`.
+        `step` is the number of updates done so far; a step that is already saved is skipped.
+        Logging resumes from `log`, which is `RunLogger.state`.
 
         Raises:
             CheckpointError: This save, or the previous one in the background, failed.
@@ -164,19 +164,19 @@ class Checkpointer:
             config=ocp.args.JsonSave(self._config),
             meta=ocp.args.JsonSave(meta),
         )
-        with self._reporting():
+        with self._explaining_errors():
             self._writer.save(self.folder / str(step), args=items)
         self._unsealed = step
 
     def check(self) -> None:
-        """Raises ``CheckpointError`` if a save in the background has failed since."""
-        with self._reporting():
+        """Raises ``CheckpointError`` if a save in the background has failed."""
+        with self._explaining_errors():
             self._writer.check_for_errors()
 
     def wait(self) -> None:
         """Waits until everything is on disk; raises the same errors as ``check``."""
         unsealed, self._unsealed = self._unsealed, None
-        with self._reporting():
+        with self._explaining_errors():
             self._writer.wait_until_finished()
             if unsealed is not None and jax.process_index() == 0:
                 self._check_owned()
@@ -186,7 +186,7 @@ class Checkpointer:
             del self._costs[step]
             self._doomed.append(step)
         if self._doomed and jax.process_index() == 0:
-            self._delete_doomed()
+            self._delete_expired()
 
     def close(self) -> None:
         """Waits for pending saves and stops the background threads."""
@@ -198,8 +198,8 @@ class Checkpointer:
             with contextlib.suppress(Exception):
                 self._writer.close()
 
-    def _delete_doomed(self) -> None:
-        """Deletes the steps that are not kept; those being read are left for the next time."""
+    def _delete_expired(self) -> None:
+        """Deletes the steps that are not kept; steps being read are deleted at a later save."""
         self._check_owned()
         there = set(self.steps()).intersection(self._doomed)
         begun = {step: files.delete_step(self.folder / str(step)) for step in there}
@@ -212,7 +212,7 @@ class Checkpointer:
         manifest.write_manifest(self.folder, self._saving)
 
     @contextlib.contextmanager
-    def _reporting(self) -> Iterator[None]:
+    def _explaining_errors(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
@@ -222,10 +222,10 @@ class Checkpointer:
             cause = f"the disk is full ({first_line(error)})" if full else first_line(error)
             raise CheckpointError(
                 f"Could not save the checkpoint of step {self._saving} in {self.folder}: "
-                f"{cause}. {self._kept(full)}"
+                f"{cause}. {self._recovery_advice(full)}"
             ) from error
 
-    def _kept(self, full: bool) -> str:
+    def _recovery_advice(self, full: bool) -> str:
         """Removes half-written files; returns a sentence about where the run can resume."""
         try:
             if jax.process_index() == 0:

@@ -84,14 +84,14 @@ def validation_of(meta: Mapping[str, Any]) -> dict[str, float]:
     """Returns the validation metrics in a ``meta`` item, by metric name."""
     if "validation" in meta:
         return meta["validation"]
-    loss = meta["validation_loss"]  # format 1 had the loss alone
+    loss = meta["validation_loss"]  # format 1 only had the loss
     return {} if loss is None else {"loss": loss}
 
 
 class StepHold:
     """Keeps a run from deleting a checkpoint while it is read; released with the object.
 
-    Object stores have no such locks: there a checkpoint may be deleted while it is read. A lock
+    Object stores do not support this: there a checkpoint may be deleted while it is read. A lock
     `to_delete` is exclusive.
 
     Raises:
@@ -119,7 +119,7 @@ class StepHold:
 def delete_step(step_folder: AnyPath) -> threading.Thread | None:
     """Deletes a step in the background, unless it is being read (None).
 
-    If the process is killed meanwhile, what remains is not mistaken for a checkpoint.
+    If the process is killed meanwhile, the remaining files are not mistaken for a checkpoint.
     """
     if is_remote(step_folder):
         (step_folder / COMMIT_FILE).unlink(missing_ok=True)
@@ -139,7 +139,7 @@ def delete_step(step_folder: AnyPath) -> threading.Thread | None:
 def _remove_objects(step_folder: AnyPath) -> None:
     try:
         step_folder.rmtree()
-    except StorageError as error:  # the next start removes what is left
+    except StorageError as error:  # the next start removes the remaining files
         _log.warning("%s could not be deleted: %s", step_folder, error)
 
 

@@ -55,7 +55,7 @@ class Lease:
         self._beats, self._lost = 0, False
         _held.add(self._owner["id"])
         try:
-            self._number = self._taken()
+            self._number = self._next_number()
         except BaseException:
             _held.discard(self._owner["id"])
             raise
@@ -69,9 +69,9 @@ class Lease:
             self._look()
         if self._lost:
             raise RunError(
-                f"stopped: {self._folder} was removed or is now locked by another process. This "
-                f"one was halted or cut off for more than {EXPIRY:g} s, perhaps, and could not "
-                "renew its lock; it stops writing there, and the checkpoints are kept"
+                f"stopped: {self._folder} was removed or is now locked by another process, perhaps "
+                f"because this one was halted or disconnected for more than {EXPIRY:g} s and could "
+                "not renew its lock; it stops writing there, and the checkpoints are kept"
             )
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class Lease:
                 if number <= self._number:
                     self._path(number).unlink(missing_ok=True)
 
-    def _taken(self) -> int:
+    def _next_number(self) -> int:
         """Returns the number of the new lock once no other owner is alive."""
         while True:
             number = max(self._numbers(), default=0)
@@ -120,7 +120,7 @@ class Lease:
 
     def _renew(self) -> None:
         while not self._stop.wait(BEAT):
-            with suppress(StorageError):  # others cannot reach it either, or the next succeeds
+            with suppress(StorageError):  # others fail too, or the next renewal succeeds
                 self._look()
                 if self._lost:
                     return
@@ -134,8 +134,8 @@ class Lease:
     def _create(self, number: int) -> bool:
         """Tries to create the lock with a number; returns whether this process owns it."""
         path, data = self._path(number), self._contents()
-        # The response to an earlier attempt may have been lost, and some S3-compatible stores let
-        # the last of several creators win, so read back who owns it.
+        # The response to an earlier attempt may have been lost, and in some S3-compatible stores
+        # the last of several creators wins, so read back the owner.
         with suppress(FileExistsError):
             attempt(path, lambda: path.store.pipe_file(str(path), data, mode="create"))
             time.sleep(_POLL)
@@ -151,7 +151,7 @@ class Lease:
         return json.dumps(self._owner | {"beats": self._beats}).encode()
 
     def _read(self, number: int) -> dict[str, Any] | None:
-        """Returns what the owner wrote, or None if the object is gone."""
+        """Returns the record that the owner wrote, or None if the object is gone."""
         try:
             found = json.loads(self._path(number).read_bytes())
         except FileNotFoundError:
@@ -170,7 +170,7 @@ def _machine() -> str:
 
 
 def _is_alive(owner: dict[str, Any]) -> bool:
-    """Whether an owner on this machine still holds its lease."""
+    """Whether an owner on this machine still has its lease."""
     pid = owner.get("pid")
     if pid == os.getpid():  # a reused process id, unless it is this very process
         return owner.get("id") in _held

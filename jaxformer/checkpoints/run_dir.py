@@ -46,7 +46,7 @@ IMPORTED = "huggingface"
 KEPT = ("tokenizer", IMPORTED, *LABEL_FILES)
 """Files in a run's folder, other than the configuration, that its model depends on."""
 _ORIGINS = "origins"
-"""The key in config.json that records where user-defined components come from."""
+"""The key in config.json under which the origins of user-defined components are stored."""
 _LOCK_FILE = ".lock"
 _SIZES = {"data.batch_size", "data.ramp"}
 
@@ -76,8 +76,9 @@ def open_run_folder(folder: AnyPath, config: Config) -> None:
 def moved_aside(folder: AnyPath) -> Iterator[AnyPath | None]:
     """Renames a folder to the first free of ``folder-1``, ``folder-2``, ...
 
-    The folder is renamed back if the new run fails to start and leaves nothing in its place. In an
-    object store each object is copied, and the originals are deleted only once all copies exist.
+    The folder is renamed back if the new run fails to start and does not create another in its
+    place. In an object store each object is copied, and the originals are deleted only once all
+    copies exist.
     """
     target = None
     with reporting_folder_errors(folder):

@@ -48,7 +48,7 @@ class SavedRun:
         best: Whether to select the one with the best value of `train.metric`.
 
     Raises:
-        ConfigError: The folder is not a run, or has no such checkpoint.
+        ConfigError: The folder is not a run, or the checkpoint does not exist.
         CheckpointError: All of its checkpoints are damaged.
     """
 
@@ -142,9 +142,9 @@ def run_and_step(
         return folder, step
     named = int(folder.name)
     if best or step not in (None, named):
-        asked = "--best" if best else f"--step {step}"
+        option = "--best" if best else f"--step {step}"
         raise ConfigError(
-            f"{asked}: {folder} is a single checkpoint; name the run, {folder.parent.parent}"
+            f"{option}: {folder} is a single checkpoint; name the run, {folder.parent.parent}"
         )
     return folder.parent.parent, named
 
@@ -163,20 +163,20 @@ def chosen_step(run: AnyPath, step: int | None = None, best: bool = False) -> in
             raise CheckpointError(f"Every checkpoint in {folder} is damaged: none can be read")
         raise ConfigError(f"{run} has no complete checkpoint yet")
     steps = files.saved_steps(folder)
-    held = ", ".join(map(str, steps)) or "none"
-    asked = "--best" if best else f"--step {step}"
+    available = ", ".join(map(str, steps)) or "none"
+    option = "--best" if best else f"--step {step}"
     if best and (step := best_step(run)) is None:
         raise ConfigError(
             f"--best: no checkpoint in {folder} was measured by train.metric; choose one with "
-            f"--step from {held}"
+            f"--step from {available}"
         )
     problem = damage_of(folder / str(step)) if step in steps else None
     if step not in files.saved_steps(folder):
-        raise ConfigError(f"{asked}: no such checkpoint; {folder} contains {held}")
+        raise ConfigError(f"{option}: no such checkpoint; {folder} contains {available}")
     if problem:
         raise ConfigError(
-            f"{asked}: the checkpoint is damaged ({problem}); leave out {asked.split()[0]} to use "
-            f"the newest intact checkpoint in {folder}"
+            f"{option}: the checkpoint is damaged ({problem}); leave out {option.split()[0]} to "
+            f"use the newest intact checkpoint in {folder}"
         )
     return step
 

@@ -18,8 +18,8 @@ class Doctor:
 
     FAIL: a computation that transformers use is wrong here. The exit status is 1.
 
-    note: something is wrong or unwise but is not known to affect transformers, or is a matter of
-    choice. The exit status is 0.
+    note: something is wrong but not known to affect transformers, or may be intentional. The exit
+    status is 0.
     """
 
 
@@ -29,7 +29,7 @@ def doctor(_: Doctor) -> None:
     variables = report.variables(os.environ)
     print_table("Environment variables of JAX:", list(variables.items()) or [("none", "")])
     results = list(report.run_cases())
-    # Started only now, since some accelerators serve one process at a time.
+    # Started last, since some accelerators serve only one process at a time.
     if results[0].name != report.STARTS:
         print_table("Devices:", report.devices())
     findings = [*report.check_variables(os.environ), *results]

@@ -16,7 +16,7 @@ from jaxformer.distributed.join import leave
 from jaxformer.errors import ArgumentError, DataError, RunError, first_line, system_message
 from jaxformer.extras import MissingExtra
 
-_COMFORTABLE = 4e9  # bytes; XLA's compiler aborts if it cannot allocate memory
+_MIN_ADDRESS_SPACE = 4e9  # bytes; XLA's compiler aborts if it cannot allocate memory
 _log = logging.getLogger(__name__)
 # How libraries report failed creation of threads and mappings.
 _LIMITED = re.compile("start new thread|unavailable|failed to map|bad_alloc", re.IGNORECASE)
@@ -40,7 +40,7 @@ def reporting_errors(action: Callable[[], int | None]) -> int:
         logging.getLogger(library).setLevel(logging.CRITICAL)
     if sys.unraisablehook is sys.__unraisablehook__:
         sys.unraisablehook = _report_unraisable
-    if (limit := _limit(_COMFORTABLE)) is not None:
+    if (limit := _limit(_MIN_ADDRESS_SPACE)) is not None:
         _log.warning("The %s if the process ends without a message", limit)
     own = 0
 
@@ -96,7 +96,7 @@ def _status(action: Callable[[], object]) -> int:
 
 
 def _limit(below: float = math.inf) -> str | None:
-    """Describes the limit on the address space of a process, if there is one."""
+    """Describes the limit on the address space of the process, if any."""
     size, _ = resource.getrlimit(resource.RLIMIT_AS)
     if size == resource.RLIM_INFINITY or size >= below:
         return None

@@ -36,7 +36,7 @@ Writes {what} to the standard output. CONFIG is the same as for `train`. Options
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """Options of a run that are common to all clusters."""
+    """Options of a run for all clusters."""
 
     run_dir: str | None = None
     """The run's folder: a shared folder or a bucket, gs://BUCKET/RUN (default: runs/NAME)."""

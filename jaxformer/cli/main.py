@@ -1,9 +1,9 @@
 """``jaxformer COMMAND``, the same as ``python -m jaxformer COMMAND``.
 
 A command is a function that takes its options, a dataclass, and returns None or an exit status. If
-the options depend on the arguments, it takes those, and its name for messages. Its module is
-imported only when the command runs, so that ``jaxformer --help`` is fast and a command needs only
-the libraries that it uses.
+the options depend on the arguments, it takes the arguments and its name for messages instead. Its
+module is imported only when the command runs, so that ``jaxformer --help`` is fast and a command
+requires only the libraries that it uses.
 """
 
 import dataclasses
@@ -44,9 +44,9 @@ COMMANDS = {
     "chat": ("inference.generate", "hub", "chat with a trained model"),
     "predict": ("inference.predict", "hub", "predict labels, tags, answers or embeddings of rows"),
     "embed": ("inference.embed", "hub", "embed texts, or score pairs of texts"),
-    "transcribe": ("inference.transcribe", "hub", "write what is said in sound files"),
+    "transcribe": ("inference.transcribe", "hub", "transcribe sound files"),
     "zero-shot": ("inference.zero_shot", "hub", "classify images by text labels"),
-    "serve": ("inference.serve", "serve", "serve a model over HTTP, to try it"),
+    "serve": ("inference.serve", "serve", "serve a model over HTTP, for trying it out"),
     "tokenize": ("inference.inspection", "hub", "show how a model tokenizes a text"),
     "neighbours": ("inference.inspection", "hub", "show the tokens nearest to a word"),
     "fill-mask": ("inference.inspection", "hub", "predict the masked tokens of a text"),
@@ -72,8 +72,8 @@ COMMANDS = {
     "lab diagram": ("lab.diagram", "train", "draw the architecture of a config"),
     "lab positions": ("lab.positions", "train", "draw and measure positional schemes"),
     "lab attention": ("lab.attention", "train", "draw a model's attention maps"),
-    "lab experts": ("lab.experts", "train", "draw what a model's experts do with a text"),
-    "lab speech": ("lab.speech", "train", "draw what a speech model hears in a sound"),
+    "lab experts": ("lab.experts", "train", "draw how a model's experts process a text"),
+    "lab speech": ("lab.speech", "train", "draw how a speech model processes a sound"),
     "lab two-dogs": ("lab.experiments", "train", "show a model without its positions"),
     "lab softmax": ("lab.experiments", "train", "why scores are divided by sqrt(d_k)"),
     "lab mask": ("lab.experiments", "train", "why a mask comes before the softmax"),
@@ -84,9 +84,9 @@ COMMANDS = {
     "lab norms": ("lab.studies", "train", "compare norms, with and without warm-up"),
     "lab families": ("lab.studies", "train", "compare three families at equal FLOPs"),
 }
-"""The module of each command, the extra that it needs, and what it does.
+"""The module of each command, its extra, and its description.
 
-The function is called as the last word of the command, unless it is named after a colon.
+The function has the name of the command's last word, unless it is given after a colon.
 """
 GROUPS = ("lab", "launch")
 """The groups of two-word commands, such as "lab" in "lab positions"."""
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(name: str, arguments: Sequence[str], prog: str) -> int:
-    """Runs one command, whose messages call it `prog`, and returns the exit status."""
+    """Runs a command, called `prog` in its messages, and returns the exit status."""
     logging.basicConfig(format="%(levelname)s: %(message)s")  # before a library configures it
     with exit_on_interrupt():
         from jaxformer.cli.errors import reporting_errors
@@ -124,7 +124,7 @@ def run(name: str, arguments: Sequence[str], prog: str) -> int:
 
 
 def _show(text: str) -> int:
-    """Prints a text, of which a reader such as head may take a part; returns the exit status."""
+    """Prints a text, whose reader (such as head) may close early; returns the exit status."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -133,7 +133,7 @@ def _show(text: str) -> int:
 
 
 def _open_streams() -> None:
-    """Opens standard streams that are closed, as they may be in a daemon."""
+    """Opens closed standard streams, as in a daemon."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (until the process ends)
@@ -163,5 +163,5 @@ def _help(group: str = "") -> str:
     return (
         f"usage: jaxformer {command} [ARGUMENT ...]\n\nTransformers in JAX.\n\n"
         f"commands:\n{listed}\n\n`jaxformer {command} --help` describes a command and its options, "
-        "and `jaxformer --version` says what is installed."
+        "and `jaxformer --version` lists the installed versions."
     )

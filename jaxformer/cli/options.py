@@ -68,7 +68,7 @@ class ModelChoice(CheckpointChoice, ClassChoice):
 
 
 def part_of(kind: type[T], options: Any) -> T:
-    """Returns an instance of a class whose fields are among the options of a command."""
+    """Builds an instance of a class from a command's options of the same names."""
     return kind(**{field.name: getattr(options, field.name) for field in fields(kind)})
 
 

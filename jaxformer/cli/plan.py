@@ -50,9 +50,9 @@ class PlanOptions(Config):
     """Estimates the memory and speed of a config on a slice."""
 
     chips: str = ""
-    """The slice: v5p:4x4x4, v6e:16x16*2 (two slices) or h100:64; with --find also a chip alone."""
+    """The slice: v5p:4x4x4, v6e:16x16*2 (two slices) or h100:64; with --find also just a chip."""
     find: bool = False
-    """Find the fastest mesh of the slice, or of the smallest slice of a chip that it fits on."""
+    """Find the fastest mesh of the slice, or of the smallest sufficient slice of a chip."""
     compile: bool = True
     """Run the TPU compiler, which takes a minute or two; --no-compile uses only the closed form."""
     price_per_chip_hour: float | None = None
@@ -69,50 +69,50 @@ class PlanOptions(Config):
 def plan(arguments: Sequence[str], prog: str = "jaxformer plan") -> None:
     """Prints the plan of the configured experiment."""
     usage = "--chips SLICE [OPTION ...]"
-    name, options = split_config(arguments, prog, _DESCRIPTION, usage, chips=", ".join(CHIPS))
+    name, remaining = split_config(arguments, prog, _DESCRIPTION, usage, chips=", ".join(CHIPS))
     # Only traces, so no accelerator is used.
     jax.config.update("jax_platforms", "cpu")
-    wanted = _parsed(name, options, f"{prog} {name}")
-    chooses_mesh = any(field.startswith("mesh.") for field in given(options))
-    if not wanted.chips:
+    options = _parsed(name, remaining, f"{prog} {name}")
+    chooses_mesh = any(field.startswith("mesh.") for field in given(remaining))
+    if not options.chips:
         raise ArgumentError(
             "chips: must name a slice, as --chips v5p:4x4x4, --chips h100:64, or --chips v5p --find"
         )
-    if wanted.find and chooses_mesh:
+    if options.find and chooses_mesh:
         raise ArgumentError("--find chooses the mesh: leave out --mesh, or --find")
-    price = wanted.price_per_chip_hour
+    price = options.price_per_chip_hour
     positive = price is None or 0 < price < math.inf
     check_argument("price-per-chip-hour", price, positive, "dollars above 0")
     found = None
-    slice_ = None if wanted.find and ":" not in wanted.chips else parse_chips(wanted.chips)
-    config = _filled_in(wanted.experiment)
+    slice_ = None if options.find and ":" not in options.chips else parse_chips(options.chips)
+    config = _filled_in(options.experiment)
     check_without_mesh(config)
     if slice_ is None:
-        chip = find_chip(wanted.chips)
+        chip = find_chip(options.chips)
         _progress(f"searching the slices of {chip.name}")
         found = search.smallest(config, chip)
         slice_ = found.slice
-    elif wanted.find:
+    elif options.find:
         _progress(f"searching the meshes of {slice_.name}")
         found = search.winner(config, slice_)
     elif chooses_mesh:
         check(config, slice_)
-    made = make_plan(config, slice_, found, compiling=wanted.compile, progress=_progress)
+    made = make_plan(config, slice_, found, compiling=options.compile, progress=_progress)
     made = dataclasses.replace(made, price=price)
-    if wanted.json is not None:
-        write_json(wanted.json, made.as_json())
+    if options.json is not None:
+        write_json(options.json, made.as_json())
     _print(name, made)
 
 
-def _parsed(name: str, options: Sequence[str], prog: str) -> PlanOptions:
+def _parsed(name: str, remaining: Sequence[str], prog: str) -> PlanOptions:
     """Parses the command line, whose options may change a checkpoint's model."""
     defaults = PlanOptions(**vars(load_config(config_spec(name))))
-    if defaults.model is None and "model" not in given(options):
-        first = parse(defaults, without(options, "model", "help"), prog)
+    if defaults.model is None and "model" not in given(remaining):
+        first = parse(defaults, without(remaining, "model", "help"), prog)
         if first.init_from is not None:
             model = fill(first.experiment, labels_needed=False).config.model
             defaults = dataclasses.replace(defaults, model=model)
-    return parse(defaults, options, prog)
+    return parse(defaults, remaining, prog)
 
 
 def _filled_in(config: Config) -> Config:
@@ -154,7 +154,7 @@ def _print(name: str, plan: Plan) -> None:
     _print_speed(plan)
     for note in plan.notes:
         _say(f"note: {note}")
-    _say(f"\n{_trust(plan)}")
+    _say(f"\n{_accuracy(plan)}")
 
 
 def _count(number: int, noun: str) -> str:
@@ -215,18 +215,18 @@ def _print_speed(plan: Plan) -> None:
             f"{plan.dollars_per_million_tokens:,.4g} for a million tokens"
         )
     if plan.best is None:
-        _say("no mesh of this slice holds this batch")
+        _say("this batch does not fit on any mesh of this slice")
         return
     _say(
         f"best mesh: {plan.best_options}\n  {_time(plan.best.step.seconds)} a step; {plan.best.why}"
     )
 
 
-def _trust(plan: Plan) -> str:
+def _accuracy(plan: Plan) -> str:
     """Describes the accuracy of the figures."""
-    said = "; ".join(plan.memory.assumptions)
+    assumptions = "; ".join(plan.memory.assumptions)
     if plan.compiled is None:
-        return f"By closed form only ({plan.unconfirmed}): {said}."
+        return f"By closed form only ({plan.unconfirmed}): {assumptions}."
     closed = plan.memory.peak
     return (
         f"Memory by the TPU compiler ({plan.compiled.seconds:.0f} s); by closed form "

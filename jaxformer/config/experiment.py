@@ -3,7 +3,7 @@
 An experiment is a Python file with ``get_config() -> Config``. Everything that can be checked
 without compiling anything is checked by ``validate``.
 """
-# long: the parts of an experiment and the checks that they fit each other are one idea.
+# long: the parts of an experiment and the checks of their consistency belong together.
 
 import dataclasses
 import inspect
@@ -113,7 +113,7 @@ class Config:
     def batch_lengths(self) -> Mapping[str, int]:
         """The lengths for `ModelConfig.batch_spec`: `row_lengths`, and those that the data have.
 
-        They differ where a model makes tokens of a longer input, such as frames of samples.
+        They differ if a model makes its tokens from a longer input, such as frames from samples.
         """
         return {**self.row_lengths, **self.data.lengths}
 
@@ -283,7 +283,7 @@ def _mixtures(model: ModelConfig) -> list[Experts]:
 
 
 def _check_expert_axis(model: ModelConfig, sizes: Mapping[str, int]) -> None:
-    """Refuses an axis of experts for models without them, or whose experts it does not divide."""
+    """Refuses an expert axis if the model has no experts or their number is not divisible by it."""
     parts = sizes["expert"]
     counts = [layer.num for layer in _mixtures(model)]
     fits = math.gcd(parts, *(counts or [1]))
@@ -304,7 +304,7 @@ def _check_capacity(model: ModelConfig, lengths: Mapping[str, int]) -> None:
 
 
 _LENGTH_FIELDS = {"inputs": "sequence_length", "decoder_inputs": "target_length"}
-"""The fields of the data that say how long an array is."""
+"""The fields of the data that determine the length of an array."""
 
 
 def _check_sequence_axis(model: ModelConfig, parts: int, lengths: Mapping[str, int]) -> None:
@@ -418,7 +418,7 @@ def _check_preference(model: ModelConfig, data: Data, train: TrainConfig) -> Non
 
 
 def _check_pooling(model: ModelConfig) -> None:
-    """Refuses a classifier on a token of a causal model that has not seen the text."""
+    """Refuses a classifier on the first token of a causal model, which does not see the text."""
     for number, head in enumerate(model.heads):
         pooling = getattr(head, "pooling", None)
         if model.causal and pooling in ("first", "second", "first_and_mean"):

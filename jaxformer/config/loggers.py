@@ -56,7 +56,7 @@ class Logger(abc.ABC):
 
     @abc.abstractmethod
     def check(self) -> None:
-        """Raises MissingExtra if the program's library is not installed."""
+        """Raises MissingExtra if the library is not installed."""
 
     @abc.abstractmethod
     def open(self, run: LoggedRun) -> RunWriter:
@@ -98,7 +98,7 @@ class _TensorBoardWriter(RunWriter):
 
 @contextlib.contextmanager
 def _hidden(*names: str) -> Iterator[None]:
-    """Lets a library do without modules that it would import if they are there, for seconds."""
+    """Makes optional modules, whose import takes seconds, appear uninstalled to a library."""
     hidden = [name for name in names if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))
     try:
@@ -184,7 +184,7 @@ class _WandbWriter(RunWriter):
 
 
 class Guarded(RunWriter):
-    """A writer that turns failures into warnings, so that no run fails because of a logger."""
+    """A writer that turns failures into warnings, so that a logger cannot stop a run."""
 
     def __init__(self, logger: Logger, run: LoggedRun):
         self._name, self._warned = type(logger).__name__, False

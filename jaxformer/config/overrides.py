@@ -52,7 +52,7 @@ def parse(default: Any, arguments: Sequence[str], prog: str) -> Any:
 
 
 def _literals_as_options(tree: Any) -> ConstructorRegistry:
-    """Makes the help show fields with a word or a component as options, like all others."""
+    """Makes the help show fields with a literal or a component as options, like all others."""
     registry = ConstructorRegistry()
     for _, owner in _owners(tree, "--"):
         hints = typing.get_type_hints(type(owner))
@@ -245,11 +245,11 @@ def _unknown_option(option: str, name: str, allowed: list[str]) -> str:
     if not allowed:
         return f"Unknown option {option}; no options are available, see --help"
     group, word = _split(name)
-    likeness = {item: _likeness(word, _split(item)[1]) for item in allowed}
-    closest = max(likeness.values())
+    similarity = {item: _similarity(word, _split(item)[1]) for item in allowed}
+    closest = max(similarity.values())
     if closest >= 0.6:
-        alike = [item for item in allowed if likeness[item] == closest]
-        whole = {item: _likeness(name, item) for item in alike}
+        alike = [item for item in allowed if similarity[item] == closest]
+        whole = {item: _similarity(name, item) for item in alike}
         best = [item for item in alike if not group or whole[item] == max(whole.values())]
         return f"Unknown option {option}; did you mean {' or '.join(best[:4])}?"
     siblings = [item for item in allowed if _split(item)[0] == group]
@@ -257,7 +257,7 @@ def _unknown_option(option: str, name: str, allowed: list[str]) -> str:
     return f"Unknown option {option}; available options are {listed}; --help lists them all."
 
 
-def _likeness(given: str, word: str) -> float:
+def _similarity(given: str, word: str) -> float:
     """Returns the similarity of two names, from 0 to 1; high for `lr` or `rate` and
     `learning-rate`.
     """

@@ -48,9 +48,9 @@ class Distillation:
           + w_{hard}\, L_{heads} + w_{cos}\, (1 - \cos(h^{student}, h^{teacher}))
 
     Each term is a mean over the positions where it applies. The cosine term applies to all real
-    tokens. With a masked language model the soft predictions do too, whether a token is masked or
-    not, as in DistilBERT's released training. With a causal language model they apply where the
-    batch weights the next token, with a classifier where it weights the label: no other positions
+    tokens. With a masked language model the soft term does too, for masked and unmasked tokens, as
+    in DistilBERT's released training. With a causal language model they apply where the batch
+    weights the next token, with a classifier where it weights the label: no other positions
     (prompt, padding) are predicted when the student is used.
 
     The teacher reads the same batches, without dropout. Its averaged parameters are used if it has
@@ -98,7 +98,7 @@ class Preference:
     its hub name); None uses the initial model of the run."""
 
     _rules: ClassVar[dict[str, Rule]] = {}
-    """What the numbers of a loss must be."""
+    """The rules for the numbers of a loss."""
 
     def __post_init__(self):
         check_types(self)

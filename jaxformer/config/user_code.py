@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Experiment(importlib.abc.SourceLoader):
-    """Loads a module from source that it keeps, so that the executed source is what is copied."""
+    """Loads a module from source bytes that it keeps, so that the copy is the executed source."""
 
     def __init__(self, path: Path, source: bytes, folder: Path):
         self.path = path
@@ -55,7 +55,7 @@ def import_file(path: Path, folder: Path | None = None) -> ModuleType:
     source = _text(path)
     name = _module_name(source)
     folder = folder or path.absolute().parent
-    _search(folder)
+    _append_to_path(folder)
     if name not in sys.modules:
         loader = _Experiment(path.absolute(), source, folder)
         module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
@@ -154,7 +154,7 @@ def _import_kept(kept: AnyPath, folder: Path, name: str) -> ModuleType:
 
 
 def _import(home: str, folder: Path, name: str) -> ModuleType:
-    _search(folder)
+    _append_to_path(folder)
     if home not in sys.modules:
         _log.warning("importing %s (it was in %s), which defines %s", home, folder, name)
     try:
@@ -209,7 +209,7 @@ def _digest(kind: type) -> str:
 
 
 def _definition(source: bytes, name: str) -> str:
-    """Returns the code of a class and of everything that it refers to, without comments."""
+    """Returns the code of a class and of all names that it refers to, without comments."""
     statements: dict[str, list[ast.stmt]] = {}
     tree = ast.parse(source)
     for node in ast.walk(tree):
@@ -269,7 +269,7 @@ def _text(path: Path) -> bytes:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _search(folder: Path) -> None:
+def _append_to_path(folder: Path) -> None:
     """Appends a folder to the import path."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))

@@ -32,7 +32,7 @@ class DistributedConfig:
     """Seconds to wait for all processes at the start."""
     heartbeat_timeout: int = 180
     """Seconds without a heartbeat after which a process counts as lost. They are measured with the
-    system clock, which may be set forward by less than half of them.
+    system clock; setting it forward by half of this time or more may end the job.
     """
     stopped_status: int = 0
     """The exit status of a run that was stopped by a signal; if not 0, a scheduler can restart it
@@ -106,7 +106,7 @@ def _check_complete(address: str | None, count: int | None, index: int | None) -
         raise ConfigError(
             f"this is process {index} of a job of unknown size, as in a pod of an indexed Job "
             f"(JOB_COMPLETION_INDEX): give {first}--job.num-processes (or JAX_NUM_PROCESSES), or "
-            f"install jax[k8s], with which JAX asks the cluster; {ALONE} trains alone"
+            f"install jax[k8s], with which JAX queries the cluster; {ALONE} trains alone"
         )
     if address is None:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The programs that XLA has compiled, kept on disk for the next process."""
+"""Keeps programs compiled by XLA on disk for the next process."""
 
 import logging
 from pathlib import Path
@@ -11,12 +11,12 @@ _log = logging.getLogger(__name__)
 
 
 def keep_compiled(folder: Path | None = None) -> None:
-    """Keeps compiled programs in a folder, where the next process finds them.
+    """Keeps compiled programs in a folder, from which the next process loads them.
 
     By default an accelerator's programs are kept in the user's cache. Those of a CPU are not, since
-    they may not run on another CPU, nor are those of a job of several processes: if only some find
-    a program, the others wait for them while they compile. A folder that
-    JAX_COMPILATION_CACHE_DIR names is used as it is.
+    they may not run on another CPU, nor are those of a job of several processes: if some find a
+    program and others compile it, the former wait. The folder in JAX_COMPILATION_CACHE_DIR, if set,
+    is used instead.
     """
     if folder is None:
         alone = jax.process_count() == 1 and jax.default_backend() != "cpu"

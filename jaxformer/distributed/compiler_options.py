@@ -1,8 +1,8 @@
 """XLA compiler options for the training step and for the initial state, by platform.
 
-The step gets no options on most CPUs, TPU v4 and TPU v5e. Nowhere are the limits of scoped memory,
-the compiler's rematerialization and the latency estimates of schedulers changed, since their best
-values depend on the model and the chip.
+On most CPUs, TPU v4 and TPU v5e no options are set. The limits of scoped memory, the compiler's
+rematerialization and the latency estimates of schedulers are never changed, since their best values
+depend on the model and the chip.
 """
 
 import re
@@ -47,7 +47,7 @@ _ON_SPARSE_CORES: dict[str, Option] = {
 # JAX calls a v5p "TPU v5".
 _WITH_SPARSE_CORES = ("TPU v5", "TPU v5p", "TPU v6", "TPU v6 lite", "TPU v6e", "TPU7x")
 
-# On a CPU, XLA leaves products to a library (YNNPACK). With AVX2 alone its own are faster for
+# On a CPU, XLA leaves products to a library (YNNPACK). With only AVX2, XLA's own are faster for
 # bfloat16: steps of five shapes took 0.66 to 1.01 of the time (benchmarks/README.md). For float32
 # they are slower where a width is a power of two from 4096 on.
 _WITHOUT_YNNPACK: dict[str, Option] = {"xla_cpu_experimental_ynn_fusion_type": ""}
@@ -75,7 +75,9 @@ def compiler_options(
         chosen = _ON_SPARSE_CORES
     elif platform == "cpu" and compute_dtype == "bfloat16" and _has_avx2_alone():
         chosen = _WITHOUT_YNNPACK
-    return chosen | {name: value for name, value in parsed(given).items() if _is_of(name, platform)}
+    return chosen | {
+        name: value for name, value in parsed(given).items() if _applies_to(name, platform)
+    }
 
 
 def init_options(mesh: Mesh | AbstractMesh) -> dict[str, Option]:
@@ -122,7 +124,7 @@ def parsed(given: Sequence[str]) -> dict[str, Option]:
 def check_options(given: Sequence[str]) -> None:
     """Checks with the local compiler that it knows the options for its platform."""
     for name, value in parsed(given).items():
-        if not _is_of(name, jax.default_backend()):
+        if not _applies_to(name, jax.default_backend()):
             continue
         try:
             jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
@@ -134,7 +136,7 @@ def check_options(given: Sequence[str]) -> None:
             ) from error
 
 
-def _is_of(name: str, platform: str) -> bool:
+def _applies_to(name: str, platform: str) -> bool:
     """Whether an option applies to a platform; names without a platform apply to all."""
     own = [of for prefix, of in _OWN_PREFIX.items() if name.startswith(prefix)]
     return not own or platform in own

@@ -28,11 +28,11 @@ LOST = (
 )
 _leaving = threading.Event()
 _reporting = threading.Event()
-"""Set in a process that ends early, and says why."""
+"""Set in a process that ends early and reports the reason."""
 _parted = threading.Event()
-"""Set once all processes have met for the last time."""
+"""Set after the last synchronization of all processes."""
 _exit_lock = threading.Lock()
-"""Several processes may be lost at once; one of the threads that notice says so."""
+"""Several processes may be lost at once; only one of the threads that detect it reports it."""
 
 
 def join(job: DistributedConfig) -> int:
@@ -94,7 +94,7 @@ def leave(status: int, failed: bool) -> int:
             return status
         except RuntimeError:
             _reporting.set()
-            status = _say_lost()
+            status = _report_lost()
     time.sleep(1)  # if all fail for the same reason, each reports it before the first one is gone
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
@@ -140,7 +140,7 @@ def _exit_on_disconnect() -> Iterator[None]:
 
 
 def _watch_others() -> None:
-    """Opens the connections by which this process learns that another one has died."""
+    """Opens the connections through which this process detects that another one has died."""
     from jax._src.distributed import global_state as job
 
     if job.num_processes == 1:
@@ -158,10 +158,7 @@ def _exit_as_lost(*_: object) -> None:
 
 
 def _exit_on_loss() -> None:
-    """Ends this process, which certainly lost another one, as `_exit_as_lost` does.
-
-    One that waits for the others in `leave` ends as well: they would not come.
-    """
+    """Ends this process after another one died, even while it waits for the others in `leave`."""
     if _reporting.wait(timeout=3):
         time.sleep(60)
     if not _parted.is_set():
@@ -170,14 +167,14 @@ def _exit_on_loss() -> None:
 
 def _end_as_lost() -> None:
     with _exit_lock:
-        os._exit(_say_lost())
+        os._exit(_report_lost())
 
 
 _TERMINATE = ctypes.CFUNCTYPE(None)(_exit_as_lost)  # kept alive, since C++ may call it
 
 
 def _wait_for_host(address: str, timeout: float) -> None:
-    """Waits until the host name of process 0 resolves; a pod's name does once it runs."""
+    """Waits until the host name of process 0 resolves; that of a pod resolves once it runs."""
     host = address.rpartition(":")[0].strip("[]")
     end = time.monotonic() + timeout
     while True:
@@ -195,7 +192,7 @@ def _wait_for_host(address: str, timeout: float) -> None:
         time.sleep(min(1.0, timeout / 10))
 
 
-def _say_lost() -> int:
+def _report_lost() -> int:
     resume = "if the run has checkpoints, rerun the same command to continue from the newest"
     print(f"error: {LOST} ({resume})", file=sys.stderr, flush=True)
     return 1

@@ -1,8 +1,8 @@
-"""Connections between the processes of a job that tell at once when one of them has died.
+"""Connections between the processes of a job, which detect at once that one of them has died.
 
-Collectives fail when a process dies, but a process may be waiting for something else, such as the
-other processes' part of a checkpoint. JAX then notices only when heartbeats are missing, after
-minutes. The operating system closes the connections of a process that dies, however it dies.
+When a process dies, collectives fail, but another process may be waiting for something else, such
+as the other processes' part of a checkpoint. JAX then notices only when heartbeats are missing,
+after minutes. The operating system always closes the connections of a process that dies.
 """
 
 import contextlib
@@ -13,21 +13,22 @@ from collections.abc import Callable
 from typing import Any
 
 _KEY = "jaxformer/lifelines"
-_MEETING, _CONNECTING = 20, 3
-"""Seconds in which a process must show itself, and for a connection. A firewall may forbid it:
-without it there are still the heartbeats."""
+_ADMISSION_SECONDS, _CONNECT_SECONDS = 20, 3
+"""Timeouts in seconds for a process to send its token, and to connect. If a firewall blocks the
+connections, only heartbeats detect a loss.
+"""
 _TOKEN = 32
-"""The length of what tells a process of this job from anyone else who connects."""
+"""The length of the secret with which a process of this job proves that it belongs to it."""
 _BYE = b"."
-_QUIET = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 60, "TCP_KEEPCNT": 10}
-"""Keeps routers from forgetting a connection; far slower to give one up than heartbeats are."""
+_KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 60, "TCP_KEEPCNT": 10}
+"""Keeps idle connections alive in routers; gives up far later than heartbeats do."""
 
 
 class Lifelines:
-    """The connections of a process: those of the first one, on `host`, lead to all others.
+    """The connections of a process: from the first one, on `host`, to all others.
 
-    `store` is JAX's key-value store of the job. `lost` is called in a thread when a process at the
-    other end dies without `release`.
+    `store` is JAX's key-value store of the job. `lost` is called in a thread when the process at
+    the other end dies without `release`.
     """
 
     def __init__(self, store: Any, index: int, host: str, lost: Callable[[], None]):
@@ -38,10 +39,10 @@ class Lifelines:
             if index == 0:
                 self._listen(store)
             else:
-                self._reach(store, host)
+                self._connect(store, host)
 
     def release(self) -> None:
-        """Says goodbye, so that the others do not take the end of this process for a loss."""
+        """Announces the end of this process, so that the others do not count it as lost."""
         with self._lock:
             for end in self._ends:
                 with contextlib.suppress(OSError):
@@ -65,8 +66,8 @@ class Lifelines:
             threading.Thread(target=self._admit, args=(end, token), daemon=True).start()
 
     def _admit(self, end: socket.socket, token: str) -> None:
-        """Watches a connection whose other end shows the token, and closes any other."""
-        end.settimeout(_MEETING)
+        """Watches a connection whose other end sends the token, and closes any other."""
+        end.settimeout(_ADMISSION_SECONDS)
         shown = b""
         with contextlib.suppress(OSError):
             while len(shown) < _TOKEN and (part := end.recv(_TOKEN - len(shown))):
@@ -76,24 +77,24 @@ class Lifelines:
         else:
             end.close()
 
-    def _reach(self, store: Any, host: str) -> None:
-        port, token = store.blocking_key_value_get(_KEY, 1000 * _MEETING).split()
-        end = socket.create_connection((host, int(port)), _CONNECTING)
+    def _connect(self, store: Any, host: str) -> None:
+        port, token = store.blocking_key_value_get(_KEY, 1000 * _ADMISSION_SECONDS).split()
+        end = socket.create_connection((host, int(port)), _CONNECT_SECONDS)
         end.sendall(token.encode())
         threading.Thread(target=self._watch, args=(end,), daemon=True).start()
 
     def _watch(self, end: socket.socket) -> None:
-        """Waits until the other end says goodbye, or dies."""
+        """Waits until the other end announces its end, or dies."""
         end.settimeout(None)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _QUIET.items():
+        for name, value in _KEEPALIVE.items():
             if hasattr(socket, name):
                 end.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         with self._lock:
             self._ends.append(end)
         try:
-            said = end.recv(1)
+            message = end.recv(1)
         except OSError:
-            said = b""
-        if said != _BYE:
+            message = b""
+        if message != _BYE:
             self._lost()

@@ -11,10 +11,9 @@ from jax.experimental import multihost_utils
 class StopSignal:
     """A context manager that turns SIGTERM, SIGINT, SIGHUP and SIGQUIT into a stop request.
 
-    The first signal requests a clean stop; the second one takes effect at once, as without this
-    context. An ignored SIGHUP stays ignored, as under nohup. In a job of several processes, JAX's
-    preemption service listens for SIGTERM and makes all processes stop after the same step; other
-    signals are forwarded to it.
+    The first signal requests a clean stop; the second one has its usual effect. An ignored SIGHUP
+    stays ignored, as under nohup. In a job of several processes, JAX's preemption service listens
+    for SIGTERM and makes all processes stop after the same step; other signals are forwarded to it.
     """
 
     def __enter__(self):
@@ -27,7 +26,7 @@ class StopSignal:
             numbers.append(signal.SIGTERM)
         self._previous = {number: signal.getsignal(number) for number in numbers}
         for number in numbers:
-            signal.signal(number, self._pass_on if several else self._note)
+            signal.signal(number, self._forward if several else self._request_stop)
         return self
 
     def __exit__(self, *_):
@@ -39,11 +38,11 @@ class StopSignal:
             return multihost_utils.reached_preemption_sync_point(step)
         return self._received
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _request_stop(self, number: int, frame: FrameType | None) -> None:
         self._received = True
         self._restore()
 
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+    def _forward(self, number: int, frame: FrameType | None) -> None:
         self._restore()
         os.kill(os.getpid(), signal.SIGTERM)
 

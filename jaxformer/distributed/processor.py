@@ -1,4 +1,4 @@
-"""The processor of this machine, and its instruction sets."""
+"""The processor of this machine and its instruction sets."""
 
 import platform
 import re

@@ -113,7 +113,7 @@ class MeshConfig:
         return tuple(sizes)
 
     def axis_sizes(self, num_devices: int) -> dict[str, int]:
-        """Returns the sizes of the axes on `num_devices` devices by their names, like `sizes`."""
+        """Returns the sizes of the axes on `num_devices` devices by name, like `sizes`."""
         return dict(zip(MESH_AXES, self.sizes(num_devices), strict=True))
 
 
@@ -254,7 +254,7 @@ def parameter_sharding(
 
 
 def _dividing(mesh: Mesh | AbstractMesh, candidates: tuple[str, ...], size: int) -> tuple[str, ...]:
-    """Returns the mesh axes whose devices divide `size`: each that does with those before it."""
+    """Returns the mesh axes, added in order, over which `size` can be sharded evenly."""
     chosen: tuple[str, ...] = ()
     for axis in candidates:
         parts = math.prod(mesh.shape[each] for each in (*chosen, axis))

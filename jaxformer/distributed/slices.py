@@ -49,7 +49,7 @@ class Slice:
 
     @property
     def shape(self) -> str:
-        """The topology of each slice as it is written: "4x4x4"."""
+        """The topology of each slice, such as "4x4x4"."""
         return _written(self.topology)
 
     @property

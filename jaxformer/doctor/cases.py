@@ -47,7 +47,7 @@ class Case:
 
     name: str
     meaning: str
-    """The consequence of a wrong result for the user."""
+    """What a wrong result means for the user."""
     remedy: str
     """The remedy: what to set or change."""
     issue: str
@@ -367,16 +367,18 @@ def main(names: list[str]) -> None:
     chosen = {case.name: case for case in CASES}
     jax.devices()  # if JAX cannot start, the process ends before any case begins
     for name in names:
-        _say(begins=name)
+        _print_json(begins=name)
         faulthandler.dump_traceback_later(SECONDS, exit=True)
         try:
-            _say(ended=name, error=chosen[name].error())
+            _print_json(ended=name, error=chosen[name].error())
         except Exception as error:
-            _say(ended=name, message=f"{type(error).__name__}: {error}".splitlines()[0][:200])
+            _print_json(
+                ended=name, message=f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            )
     faulthandler.cancel_dump_traceback_later()
 
 
-def _say(**words: object) -> None:
+def _print_json(**words: object) -> None:
     print(json.dumps(words), flush=True)
 
 

@@ -1,1 +1,1 @@
-"""Exports that other engines run, and receipts that they compute the same."""
+"""Exports for other engines, and receipts that compare their outputs."""

@@ -1,4 +1,4 @@
-"""What an engine is: a program that runs exported models; and what a format is: its files."""
+"""The interfaces of engines, which run exported models, and of formats, which write them."""
 
 import abc
 from collections.abc import Mapping, Sequence
@@ -15,22 +15,22 @@ from jaxformer.pretrained.model import Pretrained
 
 @dataclass(frozen=True)
 class Prompt:
-    """The inputs on which a model is compared: one row without padding."""
+    """The inputs of a comparison: one row without padding."""
 
     tokens: tuple[int, ...] = ()
-    """The ids of the tokens; for an encoder-decoder those of the encoder."""
+    """The token ids; for an encoder-decoder, those of the encoder."""
     decoder_tokens: tuple[int, ...] = ()
-    """The ids of the decoder's tokens, from its start token on; empty for other models."""
+    """The decoder's token ids, beginning with the start token; empty for other models."""
     features: np.ndarray | None = None
-    """The spectrogram float32 `[M, T]` that the encoder of a model of speech reads, not tokens."""
+    """The spectrogram, float32 `[M, T]`, for the encoder of a speech model, instead of tokens."""
     num_given: int = 1
-    """How many of the decoder's tokens are given: outputs are compared from the last of them on."""
+    """The number of given decoder tokens; outputs are compared from the last of them."""
     suppressed: tuple[int, ...] = ()
-    """Tokens that are never written, such as the end at which an engine always stops."""
+    """Tokens that are never generated, such as the end token, where engines always stop."""
 
     @property
     def inputs(self) -> dict[str, np.ndarray]:
-        """The arrays of the row, by the names that transformers gives them."""
+        """Returns the arrays of the row by their names in transformers."""
         if self.features is None:
             found = {"input_ids": np.array([self.tokens])}
         else:
@@ -41,33 +41,33 @@ class Prompt:
 
     @property
     def source(self) -> tuple[int, ...] | np.ndarray:
-        """What an encoder, or a model without one, reads: the tokens or the spectrogram."""
+        """The input of the encoder, or of a model without one: tokens or the spectrogram."""
         return self.tokens if self.features is None else self.features
 
 
 LANGUAGE_MODELS = ("CausalLM", "LMHeadModel")
-"""The endings of the class names of decoders with a head over the vocabulary."""
+"""Suffixes of the class names of decoders with a language-model head."""
 
 
 class LoadedModel(abc.ABC):
-    """A model as an engine has loaded it from an export."""
+    """A model that an engine has loaded from an export."""
 
     @abc.abstractmethod
     def outputs(self, prompt: Prompt) -> np.ndarray:
-        """Returns the logits `[T, V]`, or the last hidden states `[T, D]` of a body, in float32.
+        """Returns float32 logits `[T, V]`, or the last hidden states `[T, D]` of a body.
 
-        The first row is that of the last given token of a decoder behind an encoder.
+        For the decoder of an encoder-decoder, the first row belongs to the last given token.
         """
 
     def greedy(self, prompt: Prompt, count: int) -> list[int]:
-        """Returns the likeliest next tokens, one by one with the engine's cache, past any end.
+        """Generates tokens greedily with the engine's cache, continuing after end tokens.
 
-        Those that the prompt suppresses are not written.
+        Suppressed tokens of the prompt are not generated.
         """
-        raise NotImplementedError  # only asked of models that generate
+        raise NotImplementedError  # only called for models that generate
 
     def tokenize(self, text: str) -> list[int] | None:
-        """Returns the tokens of a text, without special ones around them; None: no tokenizer."""
+        """Returns the tokens of a text without special tokens, or None without a tokenizer."""
         del text
 
 
@@ -75,57 +75,57 @@ class Engine(abc.ABC):
     """A program that runs exported models."""
 
     name: str
-    """Its name for `verify --engines`."""
+    """The name for `verify --engines`."""
     module: str
-    """The module that it is imported as; `jaxformer.extras` knows how to install it."""
+    """The name of its Python module; `jaxformer.extras` has its install command."""
     tolerance: float = 1e-4
-    """The largest difference of float32 outputs up to 1, relative to larger ones."""
+    """The maximum difference of float32 outputs: absolute up to 1, relative above."""
 
     @property
     def version(self) -> str:
-        """The version that is installed."""
+        """Returns the installed version."""
         return version(EXTRAS[self.module][0])
 
     def require(self) -> None:
-        """Raises MissingExtra, which says how to install the engine, if it is not installed."""
+        """Raises MissingExtra, with the install command, if the engine is not installed."""
         optional_module(self.module, f"the engine {self.name}")
 
     def check(self, folder: Path) -> None:
-        """Raises a ConfigError if the engine has no class for the model of a folder."""
+        """Raises ConfigError if the engine does not support the model in a folder."""
         del folder
 
     @abc.abstractmethod
     def load(self, folder: Path, description: Mapping[str, str]) -> LoadedModel:
-        """Loads the model of an export; `description` is what its export.json says."""
+        """Loads the model of an export; `description` is the contents of its export.json."""
 
 
 class Format(abc.ABC):
-    """The files of an export for one or more engines."""
+    """An export format for one or more engines."""
 
     name: str
-    """Its name for `export --format`."""
+    """The name for `export --format`."""
     engines: Sequence[Engine]
-    """The engines that read the files."""
+    """The engines that read this format."""
     quantisations: Sequence[str] = ()
-    """The integer formats that its weights can have."""
+    """The supported integer formats of weights."""
     is_quantised: bool = False
-    """Whether its weights must have one of them."""
+    """Whether weights must have one of them."""
 
     @abc.abstractmethod
     def check(self, pretrained: Pretrained, quantise: str | None) -> None:
-        """Raises a ConfigError if the format cannot express a model, before anything is written."""
+        """Raises ConfigError if the format cannot express a model."""
 
     @abc.abstractmethod
     def write(
         self, pretrained: Pretrained, folder: Path, dtype: str | None, quantise: str | None
     ) -> None:
-        """Writes the files into an empty folder.
+        """Writes the files to an empty folder.
 
-        Weights have this dtype (None: that of the checkpoint), or one of the `quantisations`.
+        Weights have this dtype (None: the checkpoint's), or one of the `quantisations`.
         """
 
     def check_quantisation(self, quantise: str | None) -> None:
-        """Raises a ConfigError for a quantisation that the format does not have."""
+        """Raises ConfigError if the format does not support a quantisation."""
         if quantise is None and not self.is_quantised:
             return
         if quantise not in self.quantisations:
@@ -139,9 +139,9 @@ class Format(abc.ABC):
 def check_kind(
     pretrained: Pretrained, format_name: str, kinds: Mapping[str, tuple[str, ...]]
 ) -> None:
-    """Raises a ConfigError unless a format has the class of a model.
+    """Raises ConfigError unless a format supports the class of a model.
 
-    `kinds` are the endings of the class names that it has for each model type: "ForCausalLM".
+    `kinds` are the suffixes of supported class names by model type: "ForCausalLM".
     """
     checkpoint = pretrained.checkpoint
     model_type, name = checkpoint.model_format.model_type, checkpoint.architecture.name

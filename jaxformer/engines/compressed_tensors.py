@@ -1,7 +1,7 @@
-"""compressed-tensors: quantised kernels in a Hugging Face folder, which vLLM and SGLang read.
+"""compressed-tensors: quantised kernels in a Hugging Face folder, for vLLM and SGLang.
 
-Kernels are rounded to the nearest of 2^bits - 1 symmetric steps, for each output (int8) or for each
-group of 32 inputs (int4), and packed into int32. https://github.com/vllm-project/compressed-tensors
+Kernels are rounded to 2^bits - 1 symmetric levels, scaled for each output (int8) or each group of
+32 inputs (int4), and packed into int32. https://github.com/vllm-project/compressed-tensors
 """
 
 from collections.abc import Mapping
@@ -29,14 +29,14 @@ _WEIGHTS = "model.safetensors"
 class _Scheme(NamedTuple):
     bits: int
     group: int | None
-    """The inputs that share a scale; None: all."""
+    """The number of inputs that share a scale; None for all."""
 
 
 _SCHEMES = {"int8": _Scheme(8, None), "int4": _Scheme(4, 32)}
 
 
 class CompressedEngine(TransformersEngine):
-    """transformers, which unpacks the kernels with the package compressed-tensors."""
+    """transformers with the package compressed-tensors, which unpacks the kernels."""
 
     def require(self) -> None:
         super().require()
@@ -64,7 +64,7 @@ class CompressedTensorsFormat(Format):
     def write(
         self, pretrained: Pretrained, folder: Path, dtype: str | None, quantise: str | None
     ) -> None:
-        """Writes the folder, with the scheme in its config.json."""
+        """Writes the folder, with the scheme in config.json."""
         numpy_files: Any = optional_module("safetensors.numpy", f"--format {self.name}")
         scheme = _SCHEMES[quantise]
         save(pretrained, folder, dtype=dtype, max_shard_bytes=1 << 62)
@@ -94,7 +94,7 @@ def packed(kernel: np.ndarray, bits: int, group: int | None) -> Mapping[str, np.
     Args:
         kernel: `[outputs, inputs]`; scales have its dtype.
         bits: 4 or 8.
-        group: The number of inputs g that share a scale; None: all.
+        group: The number of inputs g that share a scale; None for all.
 
     Returns:
         "weight_packed" int32 `[outputs, inputs bits / 32]`, "weight_scale" `[outputs, groups]`,
@@ -119,7 +119,7 @@ def packed(kernel: np.ndarray, bits: int, group: int | None) -> Mapping[str, np.
 
 
 def _settings(scheme: _Scheme) -> dict[str, Any]:
-    """The field of config.json that says how the kernels are stored."""
+    """Returns the field of config.json that describes how kernels are stored."""
     weights = {
         "num_bits": scheme.bits,
         "type": "int",

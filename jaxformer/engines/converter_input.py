@@ -1,6 +1,6 @@
-"""A Hugging Face folder for the converters of engines, which read the spellings of transformers 4.
+"""Writes a Hugging Face folder for the converters of engines, which expect transformers 4's fields.
 
-CTranslate2 4.8 and MLX-LM 0.32 expect fields that transformers 5 has renamed or dropped, a token
+CTranslate2 4.8 and MLX-LM 0.32 require fields that transformers 5 has renamed or removed, a token
 for every row of the embedding table, and names for the first and the unknown token.
 """
 
@@ -22,13 +22,13 @@ from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.writing import save
 
 _STEPS = 1500
-"""The number of Whisper's last timestamp, 30 seconds."""
+"""The index of Whisper's last timestamp, 30 seconds."""
 _ALIASES = {"n_ctx": "n_positions", "rotary_emb_base": "rope_theta"}
 
 
 @contextmanager
 def refusals(sentence: str) -> Iterator[None]:
-    """Turns what a converter raises, which may be anything, into a ConfigError."""
+    """Turns any exception of a converter into a ConfigError."""
     try:
         yield
     except Exception as error:
@@ -36,7 +36,7 @@ def refusals(sentence: str) -> Iterator[None]:
 
 
 def save_for_converter(pretrained: Pretrained, folder: Path, dtype: str | None) -> None:
-    """Writes a model as a Hugging Face folder for the converter of an engine."""
+    """Writes a model as a Hugging Face folder for an engine's converter."""
     save(pretrained, folder, dtype=dtype)
     values = read_object(folder, CONFIG) or {}
     write_hf_config(folder, _older_fields(pretrained) | values)
@@ -46,11 +46,11 @@ def save_for_converter(pretrained: Pretrained, folder: Path, dtype: str | None) 
 
 
 def _older_fields(pretrained: Pretrained) -> dict[str, Any]:
-    """The fields of a config.json as transformers 4 spelled them."""
+    """Returns fields of config.json as in transformers 4."""
     checkpoint = pretrained.checkpoint
     values = completed(checkpoint.hf_config, checkpoint.model_format).values
     rope = values.get("rope_parameters") or {}
-    if "rope_theta" not in rope:  # one for each kind of layer, which transformers 4 did not have
+    if "rope_theta" not in rope:  # one for each type of layer, not supported in transformers 4
         rope = {}
     found: dict[str, Any] = {
         "position_embedding_type": "absolute",
@@ -66,7 +66,7 @@ def _older_fields(pretrained: Pretrained) -> dict[str, Any]:
 
 
 def _fill_vocabulary(folder: Path, size: int) -> None:
-    """Adds a token for each id of the embedding table that the tokenizer does not have."""
+    """Adds tokens to the tokenizer for the remaining ids of the embedding table."""
     tokenizer = read_tokenizer(folder / TOKENIZER)
     count = tokenizer.get_vocab_size(with_added_tokens=True)
     if count >= size:
@@ -77,7 +77,7 @@ def _fill_vocabulary(folder: Path, size: int) -> None:
 
 
 def _new_names(tokens: range, no_timestamps: int | None) -> list[str]:
-    """Names for tokens; after Whisper's "<|notimestamps|>" come timestamps 0.02 seconds apart."""
+    """Returns names for tokens; after "<|notimestamps|>", timestamps 0.02 seconds apart."""
     names = []
     for token in tokens:
         step = _STEPS + 1 if no_timestamps is None else token - no_timestamps - 1
@@ -86,7 +86,7 @@ def _new_names(tokens: range, no_timestamps: int | None) -> list[str]:
 
 
 def _name_tokens(folder: Path, values: Mapping[str, Any]) -> None:
-    """Names the tokens that converters need: those of config.json, or else the end of a text."""
+    """Names the tokens that converters require: those of config.json, or else the end of text."""
     settings = read_object(folder, SETTINGS) or {}
     tokenizer = read_tokenizer(folder / TOKENIZER)
     end = settings.get("eos_token") or settings.get("sep_token") or settings.get("pad_token")

@@ -1,7 +1,7 @@
-"""CTranslate2: servers on CPUs and GPUs; its own converter reads the Hugging Face folder.
+"""CTranslate2, for CPUs and GPUs; its converter reads a Hugging Face folder.
 
-https://opennmt.net/CTranslate2/guides/transformers.html; for Whisper also the files that
-https://github.com/SYSTRAN/faster-whisper reads beside the model.
+https://opennmt.net/CTranslate2/guides/transformers.html; for Whisper also the additional files of
+https://github.com/SYSTRAN/faster-whisper.
 """
 
 import json
@@ -37,13 +37,13 @@ _KINDS = (
     | dict.fromkeys(_ENCODER_DECODERS, ("ForConditionalGeneration",))
 )
 _SECONDS, _POSITIONS = 30, 448
-"""A window of a Whisper, and its positions, in faster-whisper."""
+"""Whisper's window in seconds and its number of positions in faster-whisper."""
 _OPTIONS = {"device": "cpu", "compute_type": "default", "inter_threads": 1}
 _VOCABULARIES = ("vocabulary.json", "shared_vocabulary.json", "source_vocabulary.json")
 
 
 class CTranslate2Engine(Engine):
-    """CTranslate2, which reads what its converter wrote."""
+    """CTranslate2, which loads the output of its converter."""
 
     name = "ctranslate2"
     module = "ctranslate2"
@@ -60,7 +60,7 @@ class CTranslate2Engine(Engine):
 
 
 class CTranslate2Format(Format):
-    """The files of CTranslate2's converter for transformers."""
+    """The output of CTranslate2's converter for transformers."""
 
     name = "ctranslate2"
     engines = (CTranslate2Engine(),)
@@ -91,23 +91,23 @@ class CTranslate2Format(Format):
 
 
 def _check_whisper(pretrained: Pretrained) -> None:
-    """Raises a ConfigError for a Whisper that CTranslate2 would run as another model."""
+    """Raises ConfigError for a Whisper that CTranslate2 would compute differently."""
     for part in pretrained.config.parts.values():
         if part.feed_forward.activation != "gelu":
             raise ConfigError(
                 f"{_PURPOSE}: activation_function = {part.feed_forward.activation!r}: must be "
-                "'gelu', the only one of Whisper there"
+                "'gelu', the only activation of Whisper there"
             )
     check_names(pretrained, _PURPOSE)
 
 
 def _warn_of_faster_whisper(pretrained: Pretrained) -> None:
-    """Warns of what CTranslate2 reads and faster-whisper does not."""
+    """Warns about features that CTranslate2 supports and faster-whisper does not."""
     found, positions = [], pretrained.config.decoder_position.max_length
     if (seconds := log_mel_of(pretrained).seconds) != _SECONDS:
         found.append(f"windows of {seconds:g} seconds, where it reads {_SECONDS}")
     if SpeechTokens.of(pretrained).languages and named_token(pretrained, "") is None:
-        found.append("several languages, but no empty token, without which they are English alone")
+        found.append("several languages but no empty token, so that it is treated as English-only")
     if positions < _POSITIONS:
         found.append(f"{positions} positions, so that it needs max_new_tokens")
     if found:
@@ -115,10 +115,10 @@ def _warn_of_faster_whisper(pretrained: Pretrained) -> None:
 
 
 class _Model(LoadedModel):
-    """A model with its vocabulary: CTranslate2 takes the prompt of a decoder as words."""
+    """A model with its vocabulary, since CTranslate2 takes token strings instead of ids."""
 
     kind: str
-    """Its class in CTranslate2."""
+    """The class in CTranslate2."""
 
     def __init__(self, library: Any, folder: Path):
         self._model = getattr(library, self.kind)(str(folder), **_OPTIONS)
@@ -183,7 +183,7 @@ class _Whisper(LoadedModel):
         self._model = library.models.Whisper(str(folder), **_OPTIONS)
 
     def outputs(self, prompt: Prompt) -> np.ndarray:
-        # Tokens after those that are given begin what it writes, with their logits.
+        # Tokens after the given ones are a prefix of the output, with logits.
         count = len(prompt.decoder_tokens) - prompt.num_given + 1
         rows = self._written(prompt, count).logits[0]
         return np.stack([_numpy(row) for row in rows])
@@ -192,7 +192,8 @@ class _Whisper(LoadedModel):
         return self._written(prompt, count, prompt.suppressed).sequences_ids[0]
 
     def _written(self, prompt: Prompt, count: int, suppressed: Sequence[int] = ()) -> Any:
-        # It writes half of max_length at most, and what fits there after all given but the last.
+        # It generates at most max_length / 2 tokens, and max_length with the given ones but the
+        # last.
         (found,) = self._model.generate(
             self._library.StorageView.from_array(prompt.features[None]),
             [list(prompt.decoder_tokens)],

@@ -36,7 +36,7 @@ from jaxformer.pretrained.export.serving_files import write_json
 from jaxformer.pretrained.model import Pretrained
 
 DESCRIPTION = "export.json"
-"""The file of an export for an engine that says what was exported, and how."""
+"""The file in an engine's export that describes the model and the format."""
 ENGINE_FORMATS: dict[str, Format] = {
     each.name: each
     for each in (
@@ -48,14 +48,14 @@ ENGINE_FORMATS: dict[str, Format] = {
         StableHLOFormat(),
     )
 }
-"""The formats for engines by their names; the other formats are Hugging Face folders."""
+"""The formats for engines by name; the other formats are Hugging Face folders."""
 CUSTOM_CODE = CustomCodeFormat()
-"""The Hugging Face folder with its own code, which `--custom-code` chooses."""
+"""The format of `--custom-code`: a Hugging Face folder with its own code."""
 _FORMATS: dict[str, Format] = ENGINE_FORMATS | {CUSTOM_CODE.name: CUSTOM_CODE}
 HF_ENGINES: tuple[Engine, ...] = (TransformersEngine(), MLXEngine())
 """The engines that read a Hugging Face folder."""
 ALL = "all"
-"""The name for all engines that read an export and are installed."""
+"""The name for all installed engines that read an export."""
 
 
 def export_model(
@@ -68,20 +68,19 @@ def export_model(
     quantise: str | None = None,
     step: int | None = None,
 ) -> None:
-    """Writes a model for an engine, completely or not at all.
+    """Writes a model for an engine atomically.
 
     Args:
         pretrained: The model.
-        folder: A folder that does not exist or is empty.
+        folder: A new or empty folder.
         format: One of `ENGINE_FORMATS`, or "custom-code".
-        source: The run or checkpoint that the model was loaded from, with which `verify_export`
-            compares the export.
-        dtype: "float32", "bfloat16" or "float16"; None: the dtype of the parameters.
-        quantise: An integer format that the format has for its weights; None: none.
+        source: The run or checkpoint of the model, for comparison in `verify_export`.
+        dtype: "float32", "bfloat16" or "float16"; None keeps the dtype of the parameters.
+        quantise: An integer format of the weights, one of the format's `quantisations`, or None.
         step: The step of the run; None: its newest.
 
     Raises:
-        ConfigError: The folder is in use, or the format cannot express the model.
+        ConfigError: The folder is not empty, or the format cannot express the model.
         DataError: The disk is full.
         MissingExtra: A library that writes the format is not installed.
     """
@@ -91,7 +90,7 @@ def export_model(
     try:
         target.check(pretrained, quantise)
     except ConfigError as error:
-        raise ConfigError(f"{error}; {_fitting(pretrained)}") from error
+        raise ConfigError(f"{error}; {_supporting_formats(pretrained)}") from error
     kept = dtype or str(next(iter(pretrained.parameters.values())).dtype)
     description = {
         "format": format,
@@ -108,7 +107,7 @@ def export_model(
         target.write(pretrained, written, kept, quantise)
         write_json(written / DESCRIPTION, description)
 
-    # While it is written, a converter reads a Hugging Face folder of the same size.
+    # A converter needs a temporary Hugging Face folder of the same size.
     sizes = [2 * array.nbytes for array in pretrained.parameters.values()]
     write_whole(folder, sum(sizes), write)
 
@@ -122,9 +121,9 @@ def _kind(pretrained: Pretrained) -> str:
 
 
 def engines_for(folder: Path, names: Sequence[str]) -> list[Engine]:
-    """Returns the engines that read an export and run its model.
+    """Returns the engines that can run an export.
 
-    Those that are named must be installed.
+    Engines in `names` must be installed.
     """
     readers = {engine.name: engine for engine in _readers(description_of(folder))}
     chosen = list(readers) if ALL in names else names
@@ -154,14 +153,14 @@ def verify_export(
     engines: Sequence[Engine],
     source: str | None = None,
 ) -> list[Receipt]:
-    """Runs an export in the engines of `engines_for`; returns a receipt for each.
+    """Runs an export in engines from `engines_for`; returns a receipt for each.
 
-    It is compared with the model of a run or checkpoint, `source`; None: the one that export.json
-    names, or the folder itself if it is a Hugging Face checkpoint.
+    It is compared with the run or checkpoint `source`; None: the one in export.json, or the folder
+    itself if it is a Hugging Face checkpoint.
 
     Raises:
-        ConfigError: The source is not there, or is not a model of texts or speech that
-            an engine runs.
+        ConfigError: The source does not exist, or is not a model of texts or speech that an engine
+            supports.
     """
     description = description_of(folder)
     where = source or description.get("source", str(folder))
@@ -179,9 +178,9 @@ def verify_export(
 
 
 def validation_rows(source: str, count: int = 16, length: int = 256) -> list[np.ndarray]:
-    """Returns the first tokens of some rows of a run's validation data, if it keeps such data.
+    """Returns the first tokens of some rows of a run's validation data, if available.
 
-    A row of several texts, such as conversations, gives each of them.
+    A row of several texts, such as conversations, counts as several.
     """
     folder = folder_path(source, "--reference")
     if is_hf_checkpoint(folder):
@@ -196,7 +195,7 @@ def validation_rows(source: str, count: int = 16, length: int = 256) -> list[np.
 
 
 def _texts(row: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Returns the tokens of the texts of a row; none for a row of other data."""
+    """Returns the tokens of the texts in a row; empty for other data."""
     if set(row) == {"inputs", "targets", "weights"}:
         return [row["inputs"]]
     if set(row) != {"inputs", "targets", "weights", "segments", "positions"}:
@@ -206,8 +205,8 @@ def _texts(row: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     return [text for text in texts if len(text) > 1]  # one token predicts nothing
 
 
-def _fitting(pretrained: Pretrained) -> str:
-    """Returns the formats that can hold a model, for the message of one that cannot."""
+def _supporting_formats(pretrained: Pretrained) -> str:
+    """Describes the formats that support a model, for the error message of another format."""
     checks: dict[str, Callable[[], None]] = {
         "hf": lambda: EXPORT_FORMATS["hf"].check(
             pretrained.checkpoint, pretrained.parameters, pretrained.placements
@@ -228,12 +227,12 @@ def _fitting(pretrained: Pretrained) -> str:
 
 
 def description_of(folder: Path) -> Mapping[str, Any]:
-    """Returns what an export's export.json says; empty for a Hugging Face folder."""
+    """Returns the contents of export.json; empty for a Hugging Face folder."""
     return read_object(folder, DESCRIPTION) or {}
 
 
 def is_for_engine(folder: str | Path) -> bool:
-    """Returns whether a folder is an export for an engine, and no Hugging Face checkpoint."""
+    """Returns whether a folder is an export for an engine, not a Hugging Face checkpoint."""
     return Path(folder, DESCRIPTION).is_file()
 
 

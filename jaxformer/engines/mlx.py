@@ -1,4 +1,4 @@
-"""MLX-LM: Apple silicon; it reads the Hugging Face folder, and its converter quantises it.
+"""MLX-LM, for Apple silicon: reads a Hugging Face folder; its converter quantises weights.
 
 https://github.com/ml-explore/mlx-lm
 """
@@ -21,7 +21,7 @@ from jaxformer.pretrained.model import Pretrained
 
 _BITS = {"int8": 8, "int4": 4}
 _GROUP = 64
-"""How many inputs share a scale; MLX-LM does not round kernels whose inputs do not divide so."""
+"""Number of inputs that share a scale; MLX-LM does not quantise other kernels."""
 _DECODERS = (
     "cohere", "cohere2", "ernie4_5", "gemma", "gemma3_text", "glm", "glm4", "gptj", "granite",
     "llama", "mistral", "olmo2", "olmo3", "phi", "phi3", "qwen2", "qwen3", "smollm3", "stablelm",
@@ -29,7 +29,7 @@ _DECODERS = (
 
 
 class MLXEngine(Engine):
-    """MLX-LM, on Apple's GPUs or on a CPU."""
+    """MLX-LM on an Apple GPU or a CPU."""
 
     name = "mlx"
     module = "mlx_lm"
@@ -49,7 +49,7 @@ class MLXEngine(Engine):
 
 
 class MLXFormat(Format):
-    """A folder that MLX-LM has read and written."""
+    """A folder written by MLX-LM's converter."""
 
     name = "mlx"
     engines = (MLXEngine(),)

@@ -1,4 +1,4 @@
-"""ONNX: a graph that ONNX Runtime runs, made by transformers from the Hugging Face folder.
+"""ONNX: graphs for ONNX Runtime, exported by transformers from a Hugging Face folder.
 
 https://huggingface.co/docs/transformers/exporters
 """
@@ -32,11 +32,10 @@ from jaxformer.pretrained.writing import save
 FILE = "model.onnx"
 ENCODER, DECODER = "encoder_model.onnx", "decoder_model.onnx"
 WITH_PAST = "decoder_with_past_model.onnx"
-"""The graphs of an encoder-decoder, as in Optimum: of its source, and of the first and later tokens
-of its answer."""
+"""The graphs of an encoder-decoder, as in Optimum: encoder, first decoder step, later steps."""
 _PURPOSE = "--format onnx"
 _OPTIONAL = ("position_ids", "token_type_ids")
-"""Inputs of a graph if the class of transformers reads them."""
+"""Inputs of a graph, if the class in transformers reads them."""
 _PAST = "past_key_values"
 _CACHED = re.compile(r"(\w+)\.(?:(self|cross)_attention_cache\.)?layers\.(\d+)\.(key|value)s")
 _SIDES = {None: "", "self": ".decoder", "cross": ".encoder"}
@@ -66,7 +65,7 @@ class ONNXRuntimeEngine(Engine):
 
 
 class ONNXFormat(Format):
-    """A graph for any number of rows and tokens, with the cache of a decoder.
+    """A graph for any number of rows and tokens, with a decoder's cache.
 
     An encoder-decoder has three graphs. Inputs and outputs are named as in Optimum:
     `past_key_values.0.key` becomes `present.0.key`, and in an encoder-decoder
@@ -109,7 +108,7 @@ class ONNXFormat(Format):
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Leaves out what the exporter prints and logs about its own libraries."""
+    """Suppresses the exporter's output and logs about its own libraries."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)
@@ -120,14 +119,14 @@ def _quiet() -> Iterator[None]:
 
 
 def _graphs(model: Any, pretrained: Pretrained) -> dict[str, tuple[Any, dict[str, Any]]]:
-    """The module of each graph, and the inputs from which it is traced, by the names of files."""
+    """Returns the module and the sample inputs of each graph, by file name."""
     config = pretrained.config
     if not (config.is_encoder_decoder and keeps_cache(config)):
         return {FILE: (model, _sample_inputs(model, pretrained))}
     torch: Any = optional_module("torch", _PURPOSE)
     library: Any = optional_module("transformers.modeling_outputs", _PURPOSE)
     names, mask = source_inputs(config), torch.ones(2, 3, dtype=torch.int64)
-    # The exporter takes inputs that are the same tensor for one input.
+    # The exporter merges inputs that are the same tensor.
     source = {name: torch.ones_like(mask) for name in names}
     if "input_ids" not in names:
         shape = (2, config.encoder.num_mel_bins, config.encoder.num_frames)
@@ -144,9 +143,9 @@ def _graphs(model: Any, pretrained: Pretrained) -> dict[str, tuple[Any, dict[str
 
 
 def _sample_inputs(model: Any, pretrained: Pretrained) -> dict[str, Any]:
-    """Inputs from which the graph is traced: two rows of three tokens, after four in a cache.
+    """Returns sample inputs for tracing: two rows of three tokens, after four in a cache.
 
-    Lengths that may differ differ here: the exporter takes equal ones for the same.
+    Independent lengths are different, since the exporter would equate equal ones.
     """
     torch: Any = optional_module("torch", _PURPOSE)
     library: Any = optional_module("transformers", _PURPOSE)
@@ -163,7 +162,7 @@ def _sample_inputs(model: Any, pretrained: Pretrained) -> dict[str, Any]:
     if not keeps_cache(pretrained.config):
         inputs.pop("position_ids", None)
         return inputs | ({"use_cache": False} if pretrained.config.is_encoder_decoder else {})
-    # A cache made without the config keeps all tokens; the mask still applies the windows.
+    # A cache without the config keeps all tokens; the mask still applies the windows.
     with torch.no_grad():
         before = torch.ones(2, 4, dtype=torch.int64)
         cache = model(before, past_key_values=library.DynamicCache()).past_key_values
@@ -174,9 +173,9 @@ def _sample_inputs(model: Any, pretrained: Pretrained) -> dict[str, Any]:
 
 
 def _rename(model: Any, file: str) -> None:
-    """Names inputs and outputs as Optimum does, where transformers says `cache.layers.0.keys`.
+    """Renames inputs and outputs as in Optimum, instead of transformers' `cache.layers.0.keys`.
 
-    Leaves out what a decoder behind an encoder returns as it was given.
+    Leaves out outputs of an encoder-decoder's decoder that equal its inputs.
     """
     graph = model.graph
     for value in (*graph.inputs, *graph.outputs):
@@ -234,14 +233,14 @@ class _Model(LoadedModel):
         return found[next(name for name in OUTPUTS if name in found)][0], cache
 
     def _empty(self, value: Any) -> np.ndarray:
-        """A cache of no tokens, for one row: `[1, K, 0, H]`."""
+        """Returns an empty cache for one row: `[1, K, 0, H]`."""
         dtype = np.float16 if "float16" in value.type else np.float32
         _, heads, _, width = value.shape
         return np.zeros((1, int(heads), 0, int(width)), dtype)
 
 
 class _EncoderDecoder(LoadedModel):
-    """An encoder-decoder in three graphs, which reads its source once."""
+    """An encoder-decoder in three graphs, which encodes its source once."""
 
     def __init__(self, encoder: Any, first: Any, later: Any):
         self._encoder, self._first, self._later = encoder, first, later
@@ -261,7 +260,7 @@ class _EncoderDecoder(LoadedModel):
         return found
 
     def _encoded(self, prompt: Prompt) -> dict[str, np.ndarray]:
-        """The inputs of the decoder that the encoder gives it."""
+        """Returns the inputs of the decoder that come from the encoder."""
         if prompt.features is None:
             row = np.array([prompt.tokens], np.int64)
             source = {"input_ids": row, "attention_mask": np.ones_like(row)}
@@ -276,7 +275,7 @@ class _EncoderDecoder(LoadedModel):
     def _answered(
         self, state: dict[str, np.ndarray], tokens: Sequence[int]
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Returns the logits `[T, V]` after tokens, and the inputs for later ones."""
+        """Returns the logits `[T, V]` for tokens, and the inputs for later ones."""
         session = self._later if any(name.startswith(_PAST) for name in state) else self._first
         arrays = state | {"input_ids": np.array([tokens], np.int64)}
         feeds = {each.name: arrays[each.name] for each in session.get_inputs()}

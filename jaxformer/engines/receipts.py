@@ -1,4 +1,4 @@
-"""Receipts: what an engine computes from an export, beside what jaxformer computes."""
+"""Receipts: comparisons of an engine's results for an export with jaxformer's."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -12,44 +12,44 @@ from jaxformer.engines.base import Engine, LoadedModel, Prompt
 from jaxformer.engines.reference import TEXT, ReferenceModel
 
 GREEDY_TOKENS = 256
-"""How many tokens a model writes for a receipt, if it has as many positions."""
+"""Maximum number of generated tokens for a receipt."""
 MOST_PERPLEXITY = 1.02
-"""The largest factor by which quantised weights may raise the perplexity."""
+"""The maximum factor by which quantised weights may raise the perplexity."""
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """What one engine computes from an export."""
+    """The results of an engine for an export."""
 
     engine: str
     version: str
     max_difference: float
-    """The largest difference of a logit, or of a hidden state of a model without a head."""
+    """The largest difference of logits, or of hidden states without a head."""
     largest: float
-    """The largest logit, or hidden state, that jaxformer computes."""
+    """jaxformer's largest logit or hidden state."""
     greedy_tokens: int
-    """How many tokens were written; 0 for a model that does not write text."""
+    """Number of generated tokens; 0 for a model that does not generate text."""
     equal_greedy_tokens: int
-    """How many of them were equal before the first that differed."""
+    """Number of equal tokens before the first difference."""
     equal_tokens_of_text: bool | None
-    """Whether the engine's tokenizer gives the same tokens; None if it has none."""
+    """Whether the engine's tokenizer gives the same tokens; None if it has no tokenizer."""
     bytes: int
-    """The size of the export."""
+    """The size of the export in bytes."""
     seconds: float
-    """The time that the engine took to load the model and to compute all of it."""
+    """The engine's time for loading the model and all computations."""
     perplexity: Mapping[str, float] | None = None
-    """The perplexity of "jaxformer" and of the "engine" on rows of validation data, if any."""
+    """The perplexity of "jaxformer" and of the "engine" on validation data, if any."""
     limit: float = 0.0
-    """The largest `max_difference` at which the two agree; 0 for weights of fewer bits."""
+    """The maximum accepted `max_difference`; 0 for weights of fewer bits."""
 
     @property
     def judged(self) -> bool:
-        """Whether there is a bound: weights of fewer bits are judged by their perplexity alone."""
+        """Whether the result can be judged: weights of fewer bits require a perplexity."""
         return bool(self.limit or self.perplexity)
 
     @property
     def problems(self) -> list[str]:
-        """What differs by more than rounding, in words; empty if both compute the same."""
+        """Describes the differences beyond rounding; empty if the results agree."""
         found = []
         if self.limit and not self.max_difference <= self.limit:
             found.append(f"outputs differ by {self.max_difference:.1e} of at most {self.limit:.0e}")
@@ -65,32 +65,32 @@ class Receipt:
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the receipt with whether the engine agrees; None: it was not judged."""
+        """Returns the receipt as JSON; "agrees" is None if the engine was not judged."""
         agrees = not self.problems if self.judged or self.problems else None
         return asdict(self) | {"agrees": agrees}
 
 
 def is_exact(description: Mapping[str, str]) -> bool:
-    """Returns whether an export has its weights in float32, as its export.json says."""
+    """Returns whether an export has float32 weights, according to its export.json."""
     return "quantise" not in description and description.get("dtype", "float32") == "float32"
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What jaxformer computes for the prompts on which engines are compared."""
+    """jaxformer's results for the prompts of comparisons."""
 
     asked: Prompt
-    """The prompt that is continued."""
+    """The prompt to continue."""
     greedy: Sequence[int]
-    """The likeliest next tokens; none for a model that does not write text."""
+    """The greedy continuation; empty for a model that does not generate text."""
     prompt: Prompt
-    """The prompt whose outputs are compared: a decoder behind an encoder has what it wrote too."""
+    """The prompt whose outputs are compared; an encoder-decoder's includes the continuation."""
     outputs: np.ndarray
-    """The logits `[T, V]`, or hidden states `[T, D]` of a body."""
+    """The logits `[T, V]`, or hidden states `[T, D]` without a head."""
 
 
 def answers_of(reference: ReferenceModel) -> Answers:
-    """Returns what a model computes in jaxformer, once for all engines."""
+    """Computes a model's results in jaxformer, once for all engines."""
     asked, count = reference.prompt(), 0
     if reference.generates:
         room = reference.longest - max(len(asked.tokens), len(asked.decoder_tokens))
@@ -110,10 +110,10 @@ def measure(
     answers: Answers,
     rows: Sequence[np.ndarray] = (),
 ) -> Receipt:
-    """Runs an export in an engine that is installed, and compares it with jaxformer.
+    """Runs an export in an installed engine, and compares it with jaxformer.
 
-    `answers` are those of the reference, from `answers_of`, and `rows` are tokens of validation
-    data, int `[T]` each, for the perplexity of a decoder.
+    `answers` come from `answers_of` the reference, and `rows` are tokens of validation data, int
+    `[T]` each, for a decoder's perplexity.
     """
     prompt, right, count = answers.prompt, answers.outputs, len(answers.greedy)
     start = time.perf_counter()
@@ -160,7 +160,7 @@ def largest_difference(found: np.ndarray, right: np.ndarray) -> float:
 
 
 def num_equal(found: Sequence[int], expected: Sequence[int]) -> int:
-    """Returns how many tokens are equal before the first that differs."""
+    """Returns the number of equal tokens before the first difference."""
     pairs = zip(found, expected, strict=False)
     return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(found), len(expected)))
 

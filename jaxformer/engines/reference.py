@@ -1,4 +1,4 @@
-"""What jaxformer itself computes for the prompts on which exports are compared."""
+"""The reference for comparisons: the model in jaxformer."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from jaxformer.pretrained.model import Pretrained
 from jaxformer.pretrained.outputs import forward
 
 TEXT = "The quick brown fox jumps over the lazy dog. It's 12:30, and 1 + 1 = 2.\n\n  def f(x):"
-"""A text with words, numbers, signs and white space, on which tokenizers differ."""
+"""A text with words, numbers, punctuation and white space, on which tokenizers differ."""
 _LENGTH = 24
 _PLAIN = {
     "do_sample": False,
@@ -19,7 +19,7 @@ _PLAIN = {
     "repetition_penalty": 1.0,
     "no_repeat_ngram_size": 0,
 }
-"""Options of generation without what generation_config.json recommends."""
+"""Options of plain greedy decoding, which override those of generation_config.json."""
 
 
 class ReferenceModel(LoadedModel):
@@ -30,11 +30,11 @@ class ReferenceModel(LoadedModel):
 
     @property
     def generates(self) -> bool:
-        """Whether the model writes text."""
+        """Whether the model generates text."""
         return self.pretrained.config.predicts_next_token
 
     def prompt(self) -> Prompt:
-        """Returns the tokens of `TEXT`, or random ones if there is no tokenizer."""
+        """Returns the tokens of `TEXT`, or random tokens without a tokenizer."""
         config = self.pretrained.config
         text = self.tokenize(TEXT) or np.random.default_rng(0).integers(
             0, config.vocab_size, _LENGTH
@@ -47,7 +47,7 @@ class ReferenceModel(LoadedModel):
 
     @property
     def longest(self) -> int:
-        """The number of positions that the model has, or a large number."""
+        """The model's number of positions, or a large number."""
         values = self.pretrained.checkpoint.hf_config.values
         named = ("max_position_embeddings", "n_positions", "max_seq_len")
         config = self.pretrained.config

@@ -1,4 +1,4 @@
-"""Models that write what is said in a sound: their prompts, and the names that engines look up."""
+"""Speech-to-text models in engines: prompts, and required token names."""
 
 import numpy as np
 
@@ -12,22 +12,22 @@ from jaxformer.generation.speech.tokens import TRANSCRIBE, SpeechTokens
 from jaxformer.pretrained.model import Pretrained
 
 END, START, NO_TIMESTAMPS = "<|endoftext|>", "<|startoftranscript|>", "<|notimestamps|>"
-"""The tokens of Whisper that CTranslate2 looks up by their names."""
+"""The tokens of Whisper that CTranslate2 looks up by name."""
 
 
 class SpeechReference(ReferenceModel):
-    """A Whisper in jaxformer, in float32; it hears a window of tones that come and go."""
+    """A Whisper in jaxformer, in float32, with a window of modulated tones as input."""
 
     @property
     def longest(self) -> int:
-        """The number of the decoder's positions."""
+        """The decoder's number of positions."""
         return self.pretrained.config.decoder_position.max_length
 
     def prompt(self) -> Prompt:
         features = log_mel_of(self.pretrained)
         heard = features.spectrogram(_tones(features.num_samples, features.sampling_rate))
         first = first_tokens(self.pretrained)
-        special = {*first, *range(first[0], first[-1])}  # they begin a transcript, nothing else
+        special = {*first, *range(first[0], first[-1])}  # only used at the start of a transcript
         end = end_token(self.pretrained)
         return Prompt(
             decoder_tokens=first,
@@ -38,61 +38,61 @@ class SpeechReference(ReferenceModel):
 
 
 def writes_speech(pretrained: Pretrained) -> bool:
-    """Returns whether a model reads spectrograms of sound and writes tokens."""
+    """Returns whether a model reads spectrograms and generates tokens."""
     return reads_sound(pretrained) and pretrained.config.predicts_next_token
 
 
 def reference_of(pretrained: Pretrained) -> ReferenceModel:
-    """Returns a model with the prompts on which engines are compared with it.
+    """Returns the reference for comparisons of a model.
 
     Raises:
-        ConfigError: The model is neither one of texts nor a Whisper that writes them.
+        ConfigError: The model is neither a text model nor a Whisper that generates text.
     """
     try:
         check_model(pretrained, "--engines")
     except ConfigError as error:
         raise ConfigError(
-            f"{error}; of sounds, engines run a Whisper that writes tokens; without --engines, "
-            "verify compares a Hugging Face folder of any class with transformers"
+            f"{error}; for sounds, engines only run a Whisper that generates tokens; without "
+            "--engines, verify compares a Hugging Face folder of any class with transformers"
         ) from error
     return (SpeechReference if writes_speech(pretrained) else ReferenceModel)(pretrained)
 
 
 def check_model(pretrained: Pretrained, option: str) -> None:
-    """Raises a ConfigError for an option unless a model reads texts, or is a Whisper that writes.
+    """Raises ConfigError, naming an option, unless a model reads texts or is a Whisper that writes.
 
-    A model of texts must have logits, or hidden states and no head.
+    A text model must have logits, or hidden states without a head.
     """
     if not writes_speech(pretrained):
         check_text_model(pretrained, option)
 
 
 def first_tokens(pretrained: Pretrained) -> tuple[int, ...]:
-    """Returns the first tokens of a transcript without timestamps, in the first language if any."""
+    """Returns the first tokens of a transcript without timestamps, in the first language."""
     tokens = SpeechTokens.of(pretrained)
     language = tokens.languages[0][1] if tokens.languages else None
     task = TRANSCRIBE if TRANSCRIBE in dict(tokens.tasks) else None
     first = tokens.prefix(language, task, timestamps=False)
     unnamed = named_token(pretrained, NO_TIMESTAMPS)
     if tokens.no_timestamps is None and unnamed is not None and unnamed not in first:
-        first.append(unnamed)  # files older than the field that names it
+        first.append(unnamed)  # older files lack the field
     return tuple(first)
 
 
 def end_token(pretrained: Pretrained) -> int | None:
-    """Returns the token that ends a transcript: that of config.json, or else by its name."""
+    """Returns the token that ends a transcript, from config.json or else by name."""
     token = pretrained.checkpoint.hf_config.values.get("eos_token_id")
     return named_token(pretrained, END) if token is None else token
 
 
 def named_token(pretrained: Pretrained, name: str) -> int | None:
-    """Returns the token that the tokenizer of a model has under a name; None if it has none."""
+    """Returns the token with a name in a model's tokenizer, or None."""
     tokenizer = pretrained.tokenizer
     return None if tokenizer is None else tokenizer.token_to_id(name)
 
 
 def check_names(pretrained: Pretrained, option: str) -> None:
-    """Raises a ConfigError unless the tokenizer has the special tokens under Whisper's names."""
+    """Raises ConfigError unless the tokenizer has special tokens with Whisper's names."""
     if pretrained.tokenizer is None:
         raise ConfigError(
             f"{option}: {pretrained.folder} has no tokenizer, in which engines look up tokens by "
@@ -115,7 +115,7 @@ def check_names(pretrained: Pretrained, option: str) -> None:
 
 
 def _tones(samples: int, rate: int) -> np.ndarray:
-    """A tone that rises and falls in pitch and loudness, with noise: float32 `[samples]`."""
+    """Returns a tone of varying pitch and loudness, with noise: float32 `[samples]`."""
     time = np.arange(samples) / rate
     pitch = 400 + 250 * np.sin(2 * np.pi * 0.7 * time)
     loudness = 0.2 * (1 + np.sin(2 * np.pi * 1.9 * time))

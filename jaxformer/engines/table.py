@@ -1,4 +1,4 @@
-"""The table of docs/engines.md: which engine runs which system, measured on small models."""
+"""The table of docs/engines.md: systems and engines, measured on small models."""
 
 import datetime
 import re
@@ -27,7 +27,7 @@ from jaxformer.pretrained.auto import load
 from jaxformer.pretrained.writing import save
 
 HEADING = "## Systems and engines"
-"""The heading of the table in docs/engines.md, which has text before it."""
+"""The heading of the table in docs/engines.md, after other text."""
 _TYPE, _CLASS, _NEVER = "`model_type`", "class", "not measured"
 _NOTE = re.compile(r"- `(.+?)` in (\S+): (.*)")
 _LEGEND = """
@@ -45,25 +45,25 @@ class Row:
     model_type: str
     architecture: str
     cells: dict[str, str]
-    """What to print, by the names of the engines that were measured."""
+    """The cells by engine."""
     notes: dict[str, str]
-    """Why a column has no number."""
+    """Explanations of columns without a number."""
 
 
 def columns() -> list[tuple[Format | None, Engine]]:
-    """Returns a format and an engine that reads it for each column; None: the Hugging Face folder.
+    """Returns the format and engine of each column; None is the Hugging Face folder.
 
-    MLX-LM, which reads this folder too, has its own format.
+    MLX-LM, which also reads this folder, has its own format.
     """
     exact = [each for each in ENGINE_FORMATS.values() if not each.is_quantised]
     return [(None, HF_ENGINES[0]), *((each, engine) for each in exact for engine in each.engines)]
 
 
 def measure_all(only: Sequence[str] = (), engines: Sequence[str] = ()) -> Iterator[Row]:
-    """Measures some model types, or all, in some engines, or all; they must be installed.
+    """Measures model types in installed engines, by default all.
 
     Raises:
-        ConfigError: A model type or an engine is none of those of the table.
+        ConfigError: A model type or an engine is not in the table.
     """
     titles = [engine.name for _, engine in columns()]
     for option, names, known in (("only", only, list(PLAIN)), ("engines", engines, titles)):
@@ -95,7 +95,7 @@ def _measured(
         try:
             if target is None:
                 save(model, out)
-            elif not out.exists():  # the engines of a format read the same files
+            elif not out.exists():  # engines of the same format read the same files
                 export_model(model, out, format=target.name, source=str(source))
             receipt = measure(engine, out, description_of(out), reference, answers)
             cells[name] = _cell(receipt)
@@ -116,10 +116,10 @@ def _cell(receipt: Receipt) -> str:
 
 
 def engines_page(rows: list[Row], before: str) -> str:
-    """Returns the text of docs/engines.md with rows that were measured, all in the same engines.
+    """Returns docs/engines.md with newly measured rows, all in the same engines.
 
-    Of the page `before`, the text above the table stays, and so does what was not measured: the
-    rows of other systems, and the columns of other engines.
+    The text above the table in `before` is kept, and so are rows of other systems and columns of
+    other engines.
     """
     kept, _, table = before.partition(HEADING)
     older = table.splitlines()
@@ -157,7 +157,7 @@ def engines_page(rows: list[Row], before: str) -> str:
 
 
 def _older_rows(lines: Sequence[str]) -> dict[str, dict[str, str]]:
-    """The cells of a table by the names of its rows and columns."""
+    """Returns the cells of a table by row and column name."""
     found = [line.strip("| ").split(" | ") for line in lines if line.startswith("| `")]
     return {
         name.strip("`"): dict(zip(found[0][1:], cells, strict=True)) for name, *cells in found[1:]
@@ -165,7 +165,7 @@ def _older_rows(lines: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def _measured_with(only: Sequence[str], engines: Sequence[str]) -> str:
-    """When and with what the table was measured, or some rows and columns of it."""
+    """Describes when and with which versions the table, or a part of it, was measured."""
     measured = [engine for _, engine in columns() if not engines or engine.name in engines]
     versions = {engine.name: engine.version for engine in measured}
     versions |= {"jax": jax.__version__}

@@ -1,4 +1,4 @@
-"""What the formats that take any model of texts, or a Whisper, ask of it."""
+"""Requirements of formats that support any text model, or a Whisper."""
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +9,11 @@ from jaxformer.models.model import ModelConfig
 from jaxformer.pretrained.model import Pretrained
 
 OUTPUTS = ("logits", "last_hidden_state")
-"""The outputs that are compared: those of a head, or else of a body."""
+"""The compared outputs: the first one that exists."""
 
 
 def check_text_model(pretrained: Pretrained, option: str) -> None:
-    """Raises a ConfigError for an option unless a model has logits or hidden states of texts."""
+    """Raises ConfigError, naming an option, unless a model computes logits or states of texts."""
     inputs = family_of(pretrained.config).inputs
     name = pretrained.checkpoint.architecture.name
     if "input_ids" not in inputs or "pixel_values" in inputs:
@@ -30,7 +30,7 @@ def check_text_model(pretrained: Pretrained, option: str) -> None:
 
 
 def source_inputs(config: ModelConfig) -> tuple[str, ...]:
-    """Returns the names of the inputs in transformers, without those of a decoder that answers.
+    """Returns the names of the inputs in transformers, except for those of a decoder.
 
     They are tokens and their mask, or a spectrogram.
     """
@@ -45,5 +45,5 @@ def text_inputs(config: ModelConfig) -> tuple[str, ...]:
 
 
 def keeps_cache(config: ModelConfig) -> bool:
-    """Returns whether a model writes tokens, for which a decoder keeps a cache."""
+    """Returns whether a model generates tokens, with a cache."""
     return config.predicts_next_token and (config.causal or config.is_encoder_decoder)

@@ -1,4 +1,4 @@
-"""Small models with the features that published ones have, on which engines are measured."""
+"""Small models with the features of published ones, for measuring engines."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -68,7 +68,7 @@ _T5 = {
     "decoder_start_token_id": 1,
 }
 _BYTES = [*sorted(pre_tokenizers.ByteLevel.alphabet()), ""]
-"""The tokens of texts of Whisper; those of many languages have an empty one."""
+"""Whisper's text tokens; multilingual models have an empty one."""
 _LANGUAGES, _TASKS = ("en", "de"), ("translate", "transcribe")
 _OF_SPEECH = [
     f"<|{name}|>"
@@ -77,7 +77,7 @@ _OF_SPEECH = [
         "nospeech", "notimestamps", *(f"{0.02 * step:.2f}" for step in range(51)),
     )
 ]  # fmt: skip
-"""The special tokens of Whisper, with timestamps to the end of a window of a second."""
+"""Whisper's special tokens, with timestamps for a window of one second."""
 _SPEECH_IDS = {name[2:-2]: number for number, name in enumerate(_OF_SPEECH, start=len(_BYTES))}
 _WHISPER = {
     "vocab_size": len(_BYTES) + len(_OF_SPEECH),
@@ -183,9 +183,9 @@ BODIES = ("bert", "roberta", "xlm-roberta", "distilbert")
 
 
 def save_plain(model_type: str, folder: Path, **changes: Any) -> None:
-    """Saves a random model of a type with a tokenizer of byte pairs; needs torch, transformers.
+    """Saves a random model with a BPE tokenizer; requires torch and transformers.
 
-    A Whisper has one of bytes, and the files that say how it reads sounds and writes.
+    A Whisper has a byte tokenizer, and files with its preprocessing and generation options.
     """
     own = FORMATS[model_type].architectures
     ending = "Model" if model_type in BODIES else ("CausalLM", "LMHeadModel", "Generation")
@@ -197,7 +197,7 @@ def save_plain(model_type: str, folder: Path, **changes: Any) -> None:
     tokenizer = Tokenizer(models.BPE())
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.pre_tokenizer = byte_level
-    if model_type == "qwen2":  # transformers cuts the texts of this type so, whatever the file says
+    if model_type == "qwen2":  # transformers always uses this pre-tokenization for Qwen 2
         cut = pre_tokenizers.Split(Regex(QWEN2), "isolated")
         byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([cut, byte_level])

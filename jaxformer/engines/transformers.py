@@ -1,4 +1,4 @@
-"""transformers: PyTorch, and the loaders of vLLM, SGLang and TGI, which read the same folder."""
+"""transformers in PyTorch; vLLM, SGLang and TGI read the same folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ _PURPOSE = "the engine transformers"
 
 
 class TransformersEngine(Engine):
-    """transformers with PyTorch, in float32 on the CPU."""
+    """transformers with PyTorch, in float32 on a CPU."""
 
     name = "transformers"
     module = "transformers"
@@ -29,7 +29,7 @@ class TransformersEngine(Engine):
 
 
 def load_torch(folder: Path, dtype: str) -> Any:
-    """Returns the model of the class that config.json names, for inference with a dtype."""
+    """Loads the class that config.json names, for inference with a dtype."""
     torch: Any = optional_module("torch", _PURPOSE)
     library: Any = optional_module("transformers", _PURPOSE)
     (name, *_) = (read_object(folder, CONFIG) or {})["architectures"]
@@ -37,13 +37,14 @@ def load_torch(folder: Path, dtype: str) -> Any:
 
 
 class TransformersModel(LoadedModel):
-    """A model of transformers, with the tokenizer of its folder if it has one."""
+    """A model of transformers, with the tokenizer of its folder, if any."""
 
     def __init__(self, folder: Path, model: Any, **options: Any):
-        """Reads the tokenizer, with options of `AutoTokenizer`."""
+        """Reads the tokenizer with options of `AutoTokenizer`."""
         self._torch: Any = optional_module("torch", _PURPOSE)
         library: Any = optional_module("transformers", _PURPOSE)
-        self._generate: Any = library.GenerationMixin.generate  # of a class, it may cut sounds
+        # `generate` of a subclass may truncate sounds.
+        self._generate: Any = library.GenerationMixin.generate
         self._model = model
         self._tokenizer = None
         if tokenizer_file(folder) is not None:
@@ -71,7 +72,7 @@ class TransformersModel(LoadedModel):
         return found[0][-count:].tolist()
 
     def _inputs(self, prompt: Prompt) -> dict[str, Any]:
-        """The tensors of a prompt, one row each."""
+        """Returns the tensors of a prompt, one row each."""
         found = {name: self._torch.tensor(array) for name, array in prompt.inputs.items()}
         if "input_ids" in found:
             found["attention_mask"] = self._torch.ones_like(found["input_ids"])

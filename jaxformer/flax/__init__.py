@@ -1,4 +1,4 @@
-"""The Flax classes of transformers 4, by their names, with the models of this library.
+"""The Flax classes of transformers 4, backed by the models of this library.
 
 ::
 
@@ -7,8 +7,8 @@
     model, params = FlaxBertForMaskedLM.from_pretrained("org/name", _do_init=False)
     logits = model(input_ids, attention_mask, params=params).logits
 
-Arguments, outputs and the trees of parameters are those of transformers 4.55: FlaxBertModel and
-the others, FlaxAutoModel..., and the outputs (FlaxMaskedLMOutput, ...).
+The module contains all model classes (FlaxBertModel, ...), FlaxAutoModel... and the output classes
+(FlaxMaskedLMOutput, ...). Arguments, outputs and parameter trees are those of transformers 4.55.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from jaxformer.hub.flax_classes import FLAX_CLASSES
 
 
 def __getattr__(name: str) -> Any:
-    """Returns a class by its name; ImportError names the nearest one."""
+    """Returns a class by name; if there is none, ImportError suggests the nearest one."""
     if not name.startswith("Flax") and name != "shift_tokens_right":
         raise AttributeError(f"module 'jaxformer.flax' has no attribute {name!r}")
     names = optional_module("jaxformer.flax.auto", f"jaxformer.flax.{name}").NAMES

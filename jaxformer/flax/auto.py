@@ -67,4 +67,4 @@ NAMES: Mapping[str, Any] = {
     "FlaxPreTrainedModel": FlaxPreTrainedModel,
     "shift_tokens_right": shift_tokens_right,
 }
-"""What `jaxformer.flax` has, by name."""
+"""The public names of `jaxformer.flax`."""

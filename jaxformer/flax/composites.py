@@ -1,4 +1,4 @@
-"""The constructors of composites and dual encoders from the checkpoints of their parts."""
+"""Constructors of composites and dual encoders from the checkpoints of their parts."""
 
 from itertools import zip_longest
 from pathlib import Path
@@ -11,7 +11,7 @@ from jaxformer.hub.flax_api.config import FlaxConfig
 from jaxformer.pretrained.flax_program import describe_flax
 
 _DECODES = {"is_decoder": True, "add_cross_attention": True}
-# Part -> its field of the config, its key of the tree, and the class that reads its checkpoint.
+# Part -> its field in the config, its key in the tree, and the class that reads its checkpoint.
 _ENCODER_DECODER = {
     "encoder": ("encoder", "encoder", "FlaxAutoModel"),
     "decoder": ("decoder", "decoder", "FlaxAutoModelForCausalLM"),
@@ -32,7 +32,7 @@ def _from_parts(parts: dict[str, tuple[str, str, str]], ending: str) -> classmet
             name = own.pop(ending, name)
             model = own.pop("model", None)
             if model is None and name is None:
-                raise ArgumentError(f"{part}: must be a checkpoint, or {part}_model a model")
+                raise ArgumentError(f"{part} = None: give a checkpoint, or a model as {part}_model")
             if model is None:
                 clip = part == "vision" and config_values(name, None).get("model_type") == "clip"
                 made = getattr(flax, "FlaxCLIPVisionModel" if clip else auto)
@@ -51,9 +51,9 @@ def _from_parts(parts: dict[str, tuple[str, str, str]], ending: str) -> classmet
 
     Args:
         *names: The checkpoints, or `{first}_{ending}` and `{second}_{ending}`.
-        **options: `{first}_model` and `{second}_model` for models in place of checkpoints; other
-            options that begin so for `from_pretrained` of a part; arguments of the class, or
-            fields of its config.
+        **options: `{first}_model` and `{second}_model`, models instead of checkpoints; other
+            options with the prefix `{first}_` or `{second}_` for `from_pretrained` of that part;
+            arguments of the class, or fields of its config.
     """
     return classmethod(from_parts)
 
@@ -68,4 +68,4 @@ CONSTRUCTORS = {
         "from_vision_text_pretrained": _from_parts(_VISION_TEXT, "model_name_or_path")
     },
 }
-"""Class without "Flax" -> the constructors that others lack, and the fields that it sets."""
+"""Class without "Flax" -> its additional constructors, and the fields that it sets."""

@@ -21,8 +21,8 @@ from jaxformer.pretrained.export.push import push
 from jaxformer.pretrained.flax_program import describe_flax
 
 OF_CLASS = ("dtype", "seed", "input_shape", "gradient_checkpointing", "add_pooling_layer")
-"""The options of a class; others are fields of the config."""
-# What these arguments of the old classes said does not matter here.
+"""The options of a class; other options are fields of the config."""
+# Arguments of the old classes that have no effect here.
 _UNUSED = (
     "force_download",
     "from_pt",
@@ -56,21 +56,22 @@ class FilesMixin:
 
         Args:
             name: A folder, or "org/name" on the hub.
-            dtype: The dtype of the computation; parameters have that of the files.
-            config: Replaces config.json; or the folder or the name of another one.
-            ignore_mismatched_sizes: Whether an array of another shape is replaced by a new one.
-            _do_init: Whether the model holds the parameters; otherwise they are returned.
+            dtype: The dtype of the computation; parameters keep the dtype of the files.
+            config: A config that replaces config.json, or the folder or name of another
+                config.json.
+            ignore_mismatched_sizes: Whether to replace arrays of a wrong shape by new ones.
+            _do_init: Whether the model keeps the parameters; otherwise they are returned.
             **options: `subfolder`, `revision`, `token` and `cache_dir` of the hub, arguments of
                 the class (`seed`, ...), or fields of the config.
 
         Returns:
-            The model; with `_do_init=False` the model and its parameters. Those that the files
-            lack are new, with a warning; with `_do_init=False` they are missing.
+            The model; with `_do_init=False` the model and its parameters. Parameters that the files
+            lack are initialized, with a warning; with `_do_init=False` they are missing.
 
         Raises:
             ArgumentError: An option is neither an argument nor a field that the class reads.
-            ConfigError: There is no such model, or it belongs to another class.
-            DataError: The files are damaged, or an array has another shape.
+            ConfigError: The model does not exist, or belongs to another class.
+            DataError: The files are damaged, or an array has a wrong shape.
         """
         hub = pop_hub(options)
         folder = model_folder(name, "name", **hub)
@@ -88,8 +89,8 @@ class FilesMixin:
         for key in (options.keys() - set(_UNUSED)) & model.checkpoint.hf_config.ignored.keys():
             nearest = did_you_mean(key, (*vars(config).keys() - {key}, "num_labels", *OF_CLASS))
             raise ArgumentError(
-                f"{key}: is not an argument, and {cls.__name__} reads no such field of "
-                f"the config{nearest}"
+                f"{key}: is neither an argument nor a field of the config that {cls.__name__} "
+                f"reads{nearest}"
             )
         files = open_tensors(folder, model.checkpoint)
         model.checkpoint = fitted_to_tensors(model.checkpoint, files)
@@ -116,9 +117,9 @@ class FilesMixin:
 
         Args:
             folder: The folder; files of an earlier model in it are replaced.
-            params: The parameters; None: those of the model.
+            params: The parameters; None: the parameters of the model.
             push_to_hub: Whether to upload the folder as well.
-            max_shard_size: The largest size of a file: bytes, or a text such as "200MB".
+            max_shard_size: The maximum size of a file: bytes, or a string such as "200MB".
             token: The access token for the hub.
             repo_id: "org/name" on the hub; None: the name of the folder.
         """
@@ -146,7 +147,7 @@ def pop_hub(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def config_values(name: str | Path, config: Any, **hub: Any) -> dict[str, Any]:
-    """Returns the values of a given config, or else those of a folder's config.json."""
+    """Returns the values of `config` if given, otherwise those of a folder's config.json."""
     if config is None:
         return HFConfig.of_folder(model_folder(name, "name", **hub)).values
     if isinstance(config, str | Path):

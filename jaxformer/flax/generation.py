@@ -15,7 +15,7 @@ from jaxformer.hub.flax_api.config import options_of
 from jaxformer.hub.flax_api.outputs import OUTPUTS, FlaxOutput
 
 _LENGTH = 20
-"""The number of tokens of a row if neither an argument nor a file says it."""
+"""The default `max_length`."""
 _ARRAYS = ("attention_mask", "decoder_input_ids", "decoder_attention_mask")
 _OF_FILES = (
     "decoder_start_token_id",
@@ -25,7 +25,7 @@ _OF_FILES = (
     "no_timestamps_token_id",
     "task_to_id",
 )
-"""The options that take the place of what generation_config.json says."""
+"""Options that replace fields of generation_config.json."""
 _IGNORED = ("bos_token_id", "position_ids", "return_dict", "token_type_ids", "use_cache")
 
 
@@ -42,17 +42,17 @@ class GenerationMixin:
         logits_processor: Any = None,
         **options: Any,
     ) -> FlaxOutput:
-        """Continues prompts, or answers them; also under `jax.jit`.
+        """Continues prompts, or generates from an encoder's inputs; works under `jax.jit`.
 
         Args:
-            input_ids: int `[B, T]`, or what an encoder of images or sounds reads; also by the name
-                of the first argument of a call (`input_features=`, ...).
-            generation_config: Options, as a dictionary or an object of transformers.
-            prng_key: The key for sampling; None: that of seed 0.
+            input_ids: int `[B, T]`, or the images or sounds that the encoder reads; may also be
+                passed under the name of the model's first argument (`input_features=`, ...).
+            generation_config: Options, as a dictionary or a GenerationConfig of transformers.
+            prng_key: The key for sampling; None: seed 0.
             trace: Unused: the program is always compiled.
-            params: The parameters; None: those of the model.
-            logits_processor: Functions of the tokens so far `[B, S]`, of scores `[B, V]` and of
-                the number of tokens, which return scores; applied after those of the options.
+            params: The parameters; None: the parameters of the model.
+            logits_processor: Functions from the tokens so far `[B, S]`, the scores `[B, V]` and the
+                number of tokens to new scores, applied after the processors of the options.
             **options: attention_mask, decoder_input_ids; max_length (prompt included),
                 max_new_tokens, do_sample, num_beams and other fields of `GenerationConfig`; for
                 Whisper also language, task and return_timestamps.
@@ -61,14 +61,15 @@ class GenerationMixin:
             `sequences`, int32 `[B n, max_length]`, padded on the right, and with beams `scores`.
 
         Raises:
-            ArgumentError: The class has no head that predicts the next token, or nothing is given.
+            ArgumentError: The class has no head that predicts the next token, or inputs are
+                missing.
             ConfigError: An option is unknown or has an invalid value.
         """
         del trace
         if not self.can_generate():
             raise ArgumentError(
                 f"generate: {type(self).__name__} has no head that predicts the next token: use a "
-                "class of the kind FlaxAutoModelForCausalLM or FlaxAutoModelForSeq2SeqLM"
+                "class of FlaxAutoModelForCausalLM or FlaxAutoModelForSeq2SeqLM"
             )
         program = self.program
         given = {name: x for name, x in options.items() if x is not None and name not in _IGNORED}
@@ -95,7 +96,7 @@ class GenerationMixin:
         return OUTPUTS[f"Flax{'BeamSearch' if config.num_beams > 1 else name}Output"](**found)
 
     def _recommended(self, generation_config: Any) -> dict[str, Any]:
-        """The options that count where none is given: of a file, or else of the config."""
+        """Returns the defaults of options, from generation_config.json or else from the config."""
         config = self.config.to_dict()
         own = {**options_of(self.generation_config), **options_of(generation_config)}
         tokens = {name: config[name] for name in TOKEN_FIELDS if config.get(name) is not None}

@@ -1,4 +1,4 @@
-"""`FlaxPreTrainedModel`: the base of the Flax classes, and the classes themselves, by name."""
+"""`FlaxPreTrainedModel`, the base of the Flax classes, and the classes by name."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -30,10 +30,10 @@ _IGNORED = ("indices_rng", "question_lengths")
 
 
 class FlaxModule:
-    """A model as a Flax module has it, without state; it cannot be a part of another module."""
+    """The stateless interface of a Flax module; it cannot be part of another module."""
 
     def __init__(self, model: Any):
-        """Takes a model, whose parameters it ignores."""
+        """Wraps a model, without its parameters."""
         self._model = model
 
     def init(self, rngs: Any, *inputs: Any, **options: Any) -> dict[str, Any]:
@@ -57,32 +57,32 @@ class FlaxModule:
 
 
 class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
-    """A model of transformers 4's Flax classes: a config, and nested dictionaries of parameters.
+    """The base of transformers 4's Flax classes: a config, and nested dictionaries of parameters.
 
     Attributes:
         checkpoint: The description of the model.
-        config: The configuration, as it was given.
-        dtype: The dtype that the model is computed in; parameters have their own.
+        config: The configuration that was passed.
+        dtype: The dtype of the computation; parameters may have another.
         framework: "flax".
-        generation_config: The options of `generate`, by name; given ones count before them.
-        input_shape: As given; no parameter depends on it.
-        key: The PRNG key that initial parameters are made with.
-        module: The model without its state: `init` and `apply`, as a Flax module has them.
+        generation_config: Default options of `generate`; its arguments take precedence.
+        input_shape: The argument; unused.
+        key: The PRNG key of the initial parameters.
+        module: The stateless model, with the `init` and `apply` of a Flax module.
     """
 
     model_type: ClassVar[str] = ""
     """The `model_type` that the class belongs to."""
     architecture: ClassVar[str] = ""
-    """The name of the class without "Flax"; "" of a base."""
+    """The name of the class without "Flax"; "" for a base."""
     main_input_name: ClassVar[str] = "input_ids"
     """The first argument of a call."""
     base_model_prefix: ClassVar[str] = ""
-    """The key of the body in the tree of a class with a head."""
+    """The key of the body in the parameter tree of a class with a head."""
     config_class: ClassVar[type] = FlaxConfig
-    """The class of a config that is read from a file."""
+    """The class of configs that are read from files."""
     framework: ClassVar[str] = "flax"
     sets: ClassVar[Mapping[str, Any]] = {}
-    """Fields that the class sets in a config that it is given."""
+    """Fields that the class sets in its config."""
 
     def __init__(
         self,
@@ -94,15 +94,15 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
         gradient_checkpointing: bool = False,
         add_pooling_layer: bool | None = None,
     ):
-        """Describes a model, with new parameters unless `_do_init` is False.
+        """Builds a model, with new parameters unless `_do_init` is False.
 
         Args:
             config: A configuration of transformers, or the values of a config.json.
             input_shape: Unused; parameters do not depend on it.
             seed: The seed of the parameters.
-            dtype: The dtype of the computation: float32 or bfloat16; float16 means float32.
-            _do_init: Whether to make parameters; otherwise `params=` of each call has them.
-            gradient_checkpointing: Whether backward passes compute activations again.
+            dtype: The dtype of the computation: float32 or bfloat16; for float16, float32 is used.
+            _do_init: Whether to initialize parameters; otherwise pass `params=` to each call.
+            gradient_checkpointing: Whether backward passes recompute activations.
             add_pooling_layer: Unused; the class decides.
 
         Raises:
@@ -126,12 +126,12 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
 
     @property
     def program(self) -> FlaxProgram:
-        """The functions of the model, shared with others of the same configuration."""
+        """The functions of the model, shared by models of the same configuration."""
         return flax_program(self.checkpoint, self.dtype, self._remat)
 
     @property
     def params_shape_tree(self) -> dict[str, Any]:
-        """The tree of parameters, as shapes and dtypes."""
+        """The parameter tree, as shapes and dtypes."""
         return self.program.tree.shapes
 
     @property
@@ -141,7 +141,7 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
 
     @property
     def params(self) -> dict[str, Any]:
-        """The tree of parameters; ArgumentError for a model made with `_do_init=False`."""
+        """The parameter tree; raises ArgumentError if the model was made with `_do_init=False`."""
         self._check_initialized("pass params=... to each call, from from_pretrained")
         return self._params
 
@@ -157,10 +157,10 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
     def init_weights(
         self, rng: jax.Array, input_shape: Any = None, params: Any = None
     ) -> dict[str, Any]:
-        """Returns new parameters, or the given ones completed with new ones.
+        """Returns new parameters, or `params` completed with new ones.
 
         Args:
-            rng: A PRNG key, old or new.
+            rng: A PRNG key, typed or raw.
             input_shape: Unused.
             params: A tree that may lack some parameters.
         """
@@ -169,7 +169,7 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
         return fresh if params is None else self.program.tree.completed(params, fresh)
 
     def enable_gradient_checkpointing(self) -> None:
-        """Makes backward passes compute activations again instead of keeping them."""
+        """Makes backward passes recompute activations instead of keeping them."""
         self._remat = True
 
     def to_bf16(self, params: Any, mask: Any = None) -> Any:
@@ -195,26 +195,26 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
 
         Args:
             batch_size: The number of rows.
-            max_length: The largest number of tokens of a row.
-            encoder_outputs: What `encode` returned, for an encoder-decoder.
+            max_length: The maximum number of tokens of a row.
+            encoder_outputs: The result of `encode`, for an encoder-decoder.
         """
         states = None if encoder_outputs is None else encoder_outputs[0]
         return self.program.init_cache(batch_size, max_length, states)
 
     def _get_feat_extract_output_lengths(self, input_lengths: Any, add_adapter: Any = None) -> Any:
-        """Returns the frames of sounds with so many samples; `add_adapter=False`: before it."""
+        """Returns the number of frames of sounds, from their numbers of samples."""
         config = self.program.checkpoint.config
         config = config.parts.get("encoder", config)
         own = config.features if add_adapter is False else config
         return own.num_frames(input_lengths)
 
     def _run(self, method: str, given: dict[str, Any]) -> Any:
-        """Runs a method on its arguments."""
+        """Runs a method of the program with the arguments of the Flax class."""
         program = self.program
         given = {name: x for name, x in given.items() if name not in _IGNORED}
         if method == "__call__" and "encoder_hidden_states" in given:
             raise ArgumentError(
-                f"encoder_hidden_states: {type(self).__name__} by itself has no cross-attention: "
+                f"encoder_hidden_states: a separate {type(self).__name__} has no cross-attention: "
                 "use FlaxEncoderDecoderModel or FlaxVisionEncoderDecoderModel"
             )
         params = program.tree.checked(given.pop("params")) if "params" in given else self.params
@@ -242,7 +242,7 @@ class FlaxPreTrainedModel(FilesMixin, GenerationMixin):
 
 
 def _method(name: str, signature: inspect.Signature) -> Callable[..., Any]:
-    """A method with the old arguments."""
+    """Returns a method with the arguments of the Flax class."""
 
     def method(self, *arguments, **named):
         bound = signature.bind(self, *arguments, **named).arguments
@@ -254,8 +254,8 @@ def _method(name: str, signature: inspect.Signature) -> Callable[..., Any]:
     return method
 
 
-def _made(kind: str, own: str) -> type[FlaxPreTrainedModel] | None:
-    """The class `FlaxOWN`; None if it is not supported."""
+def _class(kind: str, own: str) -> type[FlaxPreTrainedModel] | None:
+    """Returns the class `FlaxOWN`, or None if it is not supported."""
     signatures = signatures_of(kind, own)
     found = flax_architecture(FORMATS, kind, own)
     if found is None or not signatures:
@@ -276,14 +276,16 @@ def _made(kind: str, own: str) -> type[FlaxPreTrainedModel] | None:
 
 
 def _base(kind: str, names: tuple[str, ...]) -> type[FlaxPreTrainedModel]:
-    """The base of the classes of a `model_type`, named as the one without a head."""
+    """Returns the base of the classes of a `model_type`, named after the one without a head."""
     bare = min((name for name in names if name.endswith("Model")), key=len)
     values = {"__doc__": f"The base of the classes of {kind}.", "__module__": "jaxformer.flax"}
     return type(f"Flax{bare.removesuffix('Model')}PreTrainedModel", (FlaxPreTrainedModel,), values)
 
 
 BASES = {kind: _base(kind, own) for kind, own in FLAX_CLASSES.items() if "encoder" not in kind}
-"""`model_type` -> the base of its classes; those of two parts have none."""
-_MADE = [_made(kind, own) for kind, names in FLAX_CLASSES.items() for own in names]
-CLASSES: Mapping[str, type[FlaxPreTrainedModel]] = {x.__name__: x for x in _MADE if x is not None}
+"""`model_type` -> the base of its classes; models of two parts have none."""
+_CLASSES = [_class(kind, own) for kind, names in FLAX_CLASSES.items() for own in names]
+CLASSES: Mapping[str, type[FlaxPreTrainedModel]] = {
+    x.__name__: x for x in _CLASSES if x is not None
+}
 """The classes by name."""

@@ -1,1 +1,1 @@
-"""Hugging Face checkpoints: config.json, tensors, tasks, and forward passes as in transformers."""
+"""Hugging Face checkpoints: config.json, tensors, tasks, and transformers' forward passes."""

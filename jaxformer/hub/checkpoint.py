@@ -23,7 +23,7 @@ _SIZES = (
 
 @dataclass(frozen=True)
 class HFCheckpoint:
-    """The description of a model, both in transformers' terms and in ours."""
+    """The description of a model, in the terms of transformers and in ours."""
 
     model_format: ModelFormat
     architecture: Architecture
@@ -42,17 +42,17 @@ class HFCheckpoint:
 
     def part(self, name: str) -> "HFCheckpoint":
         """Returns the description of a part: "encoder" or "decoder", "text" or "image"."""
-        config = self.config.parts.get(name, self.config)  # a file may have one part only
+        config = self.config.parts.get(name, self.config)  # a file may contain only one part
         if section := self.model_format.sections.get(name):
             values = completed(section.section_of(self.hf_config), section.model_format)
             return HFCheckpoint(section.model_format, section.architecture, values, config)
-        if name not in self.model_format.parts:  # a model that no known format can express
+        if name not in self.model_format.parts:  # a model without a known format
             return replace(self, config=config)
         return HFCheckpoint(*self.model_format.parts[name], config)
 
     @property
     def repeats_inputs(self) -> bool:
-        """Whether a decoder that is given no inputs uses the encoder's."""
+        """Whether a decoder without inputs uses the encoder's."""
         return self.model_format.repeats_inputs or self.architecture.task.repeats_inputs
 
 
@@ -65,7 +65,7 @@ def read_checkpoint(
 ) -> HFCheckpoint:
     """Returns the description of the model in a config.json.
 
-    Fields that the class in transformers ignores are ignored here too.
+    Fields that the class in transformers ignores are ignored.
     """
     if architecture is not None:
         hf_config = hf_config.with_values(architectures=[architecture])
@@ -82,7 +82,7 @@ def read_checkpoint(
         message = str(error)
         if not message.startswith(str(hf_config.path)):
             message = f"{hf_config.path}: {message}"
-        if len(message) > _MAX_MESSAGE:  # a field may have a text of any length
+        if len(message) > _MAX_MESSAGE:  # a field may contain a string of any length
             message = f"{message[:_MAX_MESSAGE]} ..."
         raise ConfigError(message) from error
 
@@ -131,7 +131,7 @@ def _read(hf_config: HFConfig, formats: Formats, relatives: Mapping[str, str]) -
 
 
 def _unknown_message(kind: Any, formats: Formats, relatives: Mapping[str, str]) -> str:
-    """Why a `model_type` cannot be read, and which supported ones are similar."""
+    """Explains why a `model_type` cannot be read, and names similar ones."""
     listed = 'the page "Parity with transformers" of the documentation lists the supported ones'
     if not isinstance(kind, str):
         return f"model_type = {shortened(kind)}: must be the name of a system; {listed}"
@@ -147,7 +147,7 @@ def _normalized(name: str) -> str:
 
 
 def _dequantised(hf_config: HFConfig) -> HFConfig:
-    """Returns the description of the model as it is read, or refuses its weights."""
+    """Removes a quantisation that is read as bfloat16 from the config; refuses any other."""
     for name in ("quantization_config", "quantization"):  # MLX writes the second
         if quantised := hf_config.values.get(name):
             method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
@@ -161,7 +161,7 @@ def _dequantised(hf_config: HFConfig) -> HFConfig:
 
 
 def check_sizes(checkpoint: HFCheckpoint, files: Tensors) -> None:
-    """Refuses a model that is far larger than its files, before its arrays are described."""
+    """Refuses a model that is far larger than its files, before its arrays are traced."""
     weights = sum(math.prod(tensor.shape) for tensor in files.tensors.values())
 
     def check(config: ModelConfig) -> ModelConfig:
@@ -178,7 +178,7 @@ def check_sizes(checkpoint: HFCheckpoint, files: Tensors) -> None:
 
 
 def _architecture(hf_config: HFConfig, model_format: ModelFormat) -> Architecture:
-    """The class that config.json names, or the default class."""
+    """Returns the class that config.json names, or the default class."""
     named = hf_config.take("architectures", None) or [model_format.architectures[0].name]
     if not isinstance(named, list):
         raise ConfigError(
@@ -193,8 +193,8 @@ def _architecture(hf_config: HFConfig, model_format: ModelFormat) -> Architectur
         str(x).endswith(f".{named[0]}") for x in own_code.values()
     ):
         raise ConfigError(
-            f"{hf_config.path}: architectures = {named}: auto_map says that it is custom code, "
-            "which is never run: must be a class of transformers"
+            f"{hf_config.path}: architectures = {named}: is custom code (auto_map), which is never "
+            "run: must be a class of transformers"
         )
     known = [architecture.name for architecture in model_format.architectures]
     hint = did_you_mean(named[0], known)
@@ -208,7 +208,7 @@ def _architecture(hf_config: HFConfig, model_format: ModelFormat) -> Architectur
 def _check_fields(
     hf_config: HFConfig, model_format: ModelFormat, architecture: Architecture
 ) -> None:
-    """Refuses a class with the fields of another: `BertForMaskedLM` with `is_decoder` true."""
+    """Refuses fields that contradict the class: `BertForMaskedLM` with `is_decoder` true."""
     fits = model_format.classes(hf_config.values)
     if architecture in fits:
         return

@@ -20,7 +20,7 @@ from jaxformer.nn.attention import DotProductCrossAttention
 from jaxformer.nn.block import BlockConfig
 from jaxformer.nn.sublayer import SublayerConfig
 
-# Fields that say how a model is computed or trained, but not what it computes.
+# Fields that affect how a model is computed or trained, but not its outputs.
 _ONLY_OURS = frozenset({
     "attention", "compute_dtype", "depth_scaled_init", "dropout", "embeddings.dropout",
     "embeddings.padding_id", "feed_forward.capacity", "feed_forward.losses", "heads", "init_std",
@@ -33,13 +33,13 @@ _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 def describe_model(
     config: ModelConfig, formats: Iterable[ModelFormat], extra: Mapping[str, Any]
 ) -> HFCheckpoint:
-    """Returns the description of a model; without a known format it cannot be exported."""
+    """Returns the description of a model, which is not exportable without a known format."""
     try:
         return describe(config, formats, extra)
     except ConfigError as error:
         problem = str(error)
 
-    def refuse(*_):  # when the description is read or written
+    def refuse(*_):  # called when the description is read or written
         raise ConfigError(
             f"{problem}; jaxformer export --custom-code writes models of our parts with their "
             "code, and --format stablehlo any model"
@@ -54,9 +54,10 @@ def describe_model(
 
 
 def config_values(checkpoint: HFCheckpoint) -> dict[str, Any]:
-    """Returns the values of a model's config.json; values of its own file that still hold are kept.
+    """Returns the values of a model's config.json, keeping those of its original file if still
+    valid.
 
-    Two spellings of a value may differ in rounding: "gelu_new" and "gelu_pytorch_tanh".
+    Equivalent values may differ in rounding: "gelu_new" and "gelu_pytorch_tanh".
     """
     values = checkpoint.hf_config.values
     model_format = checkpoint.model_format
@@ -69,19 +70,19 @@ def config_values(checkpoint: HFCheckpoint) -> dict[str, Any]:
 def describe(
     config: ModelConfig, formats: Iterable[ModelFormat], extra: Mapping[str, Any] | None = None
 ) -> HFCheckpoint:
-    """Returns the description of a model in the first of the formats that can express it.
+    """Returns the description of a model in the first format that can express it.
 
-    `extra` are other fields of config.json: token ids, label names.
+    `extra` are further fields of config.json: token ids, label names.
 
     Raises:
-        ConfigError: No format can; names the nearest one and the fields that it cannot express.
+        ConfigError: There is none; the message names the nearest format and the differing fields.
     """
     formats = {each.model_type: each for each in formats}
     extra, lacking = extra or {}, None
     try:
         extra = _with_parts(config, formats, extra)
     except ConfigError as error:
-        # A part may lack a format by itself although one format covers both (T5Gemma, Whisper).
+        # A part may lack a separate format if one format covers both parts (T5Gemma, Whisper).
         known = formats.items()
         formats = {kind: each for kind, each in known if each.bind is None or each.sections}
         lacking = error
@@ -99,19 +100,18 @@ def describe(
         except _InexpressibleError as failure:
             failures.append((failure.count, str(failure)))
         except (ConfigError, AttributeError, KeyError, TypeError) as error:
-            # Another family, whose configuration lacks some of the fields; or a value that the
-            # imported model's own format refuses.
+            # The format belongs to another family, which lacks some fields, or refuses a value.
             own = kind == extra.get("model_type") and isinstance(error, ConfigError)
             failures.append((0 if own else 1000, f"{kind}: {error}"))
     if lacking is not None:
         raise lacking
     _check_parts(config)
-    _, nearest = min(failures, key=itemgetter(0))  # the first of equals
+    _, nearest = min(failures, key=itemgetter(0))  # the first of equally near formats
     raise ConfigError(f"no known system can express this model; the nearest: {nearest}")
 
 
 def _with_parts(config: ModelConfig, formats: Formats, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of config.json, including those of the parts of a composite model."""
+    """Returns `extra` with the fields of the parts of a composite model."""
     found = dict(extra)
     if not config.is_encoder_decoder:
         return found
@@ -126,21 +126,21 @@ def _with_parts(config: ModelConfig, formats: Formats, extra: Mapping[str, Any])
 
 
 def _standalone(part: ModelConfig) -> ModelConfig:
-    """A part of a composite model as a separate model, without cross-attention."""
+    """Returns a part of a composite model as a separate model, without cross-attention."""
     if getattr(part, "cross_attention", None) is None:
         return part
     return replace(part, cross_attention=None, encoder_dim=None)
 
 
 def _is_among(name: str, names: Collection[str], config: ModelConfig) -> bool:
-    """Whether `names` has a field of the model or of a part, or a field that contains it."""
+    """Whether `names` contains a field of the model or of a part, or one that includes it."""
     first, _, rest = name.partition(".")
     own = rest if first in config.parts else name
     return own in names or own.partition(".")[0] in names
 
 
 def _check_parts(config: ModelConfig) -> None:
-    """Raises ConfigError if a sublayer or block differs from the default, which formats expect."""
+    """Raises ConfigError unless sublayers and blocks have the default types that formats expect."""
     for part in config.parts.values():
         cross = getattr(part, "cross_attention", None)
         usual = cross is None or cross == DotProductCrossAttention()
@@ -179,7 +179,7 @@ def _described(
     architecture = _architecture_for(config, model_format, hf_config)
     back = back.with_fields(heads=config.heads, **architecture.changes)
     if getattr(config, "pooler", "") is None and type(architecture.task) is Task:
-        back = back.with_fields(pooler=None)  # the files lacked it
+        back = back.with_fields(pooler=None)  # missing from the files
     if type(back) is not type(config):
         raise _InexpressibleError(f"{model_format.model_type} belongs to another family", 1000)
     unsaid = _ONLY_OURS.union(model_format.fitted_fields)
@@ -206,9 +206,9 @@ def _described(
 def _updated(
     own: HFConfig, config: ModelConfig, written: HFConfig, model_format: ModelFormat
 ) -> HFConfig:
-    """Returns the values of the file that a model came from, with outdated fields replaced.
+    """Returns the values of a model's original file, with outdated fields replaced.
 
-    Returns `written`, which has all values in our spelling, if the file cannot express the changes.
+    Returns `written`, all values in our spelling, if the file cannot express the changes.
     """
     config_map = model_format.config_map
     synonyms = model_format.synonyms
@@ -239,12 +239,12 @@ def _updated(
 def _changed_section(
     part: Section, own: HFConfig, before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The section of a part, with outdated fields replaced."""
+    """Returns the section of a part, with outdated fields replaced."""
     changes = {name: value for name, value in now.items() if before.get(name) != value}
     synonyms = part.model_format.synonyms
     kept = part.section_of(own).values
     original = own.values.get(part.section) or {}
-    for name in part.shared:  # the top level has them
+    for name in part.shared:  # stored at the top level
         kept.pop(name)
         kept |= {name: original[name]} if name in original else {}
     return {k: v for k, v in kept.items() if synonyms.get(k, k) not in changes} | changes
@@ -253,7 +253,7 @@ def _changed_section(
 def _merged(
     values: Mapping[str, Any], written: Mapping[str, Any], model_format: ModelFormat
 ) -> dict[str, Any]:
-    """Values of a config.json updated with `written`; sections keep their other fields."""
+    """Returns the values of a config.json updated with `written`; sections keep other fields."""
     merged = {**values, **written}
     for part in model_format.sections.values():
         tokens = {}
@@ -267,7 +267,7 @@ def _merged(
 def _architecture_for(
     config: ModelConfig, model_format: ModelFormat, hf_config: HFConfig
 ) -> Architecture:
-    """The class with the heads and changes of a configuration, preferably the file's own."""
+    """Returns the class with the heads and changes of a configuration, preferably the file's."""
     # Several classes may have the same heads: T5Model and T5EncoderModel have none.
     named = hf_config.values.get("architectures") or [None]
     classes = model_format.classes(hf_config.values)

@@ -1,6 +1,6 @@
 """The forward pass of each family, with the input and output names of transformers."""
 
-# long: the interface of a family is read beside the six classes that have it
+# long: the interface of a family is easier to read next to its six implementations
 
 import abc
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 Outputs = dict[str, jax.Array]
 SEGMENTS = {"token_type_ids": "token_types", "task_type_ids": "task_types"}
-"""Input with segment ids -> the table in our configuration that embeds them."""
+"""Input with segment ids -> its embedding table in our configuration."""
 _DECODER_INPUTS = ("decoder", "labels")
 _OF_DECODER = ("decoder_attention_mask", "decoder_input_ids")
 PATCHES = ("pixel_attention_mask", "pixel_values", "spatial_shapes")
@@ -45,28 +45,29 @@ PATCHES = ("pixel_attention_mask", "pixel_values", "spatial_shapes")
 
 
 class HFFamily(abc.ABC):
-    """Runs the models of a family on inputs as in transformers."""
+    """The base of families: runs models on inputs named as in transformers."""
 
     name: str
     inputs: tuple[str, ...] = ("attention_mask", "input_ids", "position_ids")
     """The names of the inputs, except for labels."""
     source: str = "input_ids"
-    """The input that is required."""
+    """The required input."""
     labelled: str = "input_ids"
-    """The input whose tokens the labels belong to."""
+    """The input to whose tokens labels belong."""
     language_model_task: type[Task] = CausalLMTask
     """The task of a model with a language model head."""
     stacks: ClassVar[Mapping[str, tuple[str, str]]] = {"": ("", "last_hidden_state")}
-    """The stacks of layers, by the prefix of their activations: the prefix of "hidden_states" and
-    "attentions" in transformers, and the name of the last hidden state."""
+    """Prefix of a stack's activations -> its prefix of "hidden_states" and "attentions" in
+    transformers, and the name of its last hidden state.
+    """
     normalized_states: bool = True
-    """Whether the last hidden state of a stack is its output, after the final norm."""
+    """Whether the last hidden state of a stack is its output after the final norm."""
 
     @abc.abstractmethod
     def forward(
         self, model: Model, checkpoint: "HFCheckpoint", inputs: Arrays, key: jax.Array | None = None
     ) -> tuple[ModelOutput, Outputs]:
-        """Returns the states that heads read, and the outputs that need no head.
+        """Returns the states for the heads, and the outputs that need no head.
 
         `key` is for dropout.
         """
@@ -74,7 +75,7 @@ class HFFamily(abc.ABC):
     def encoder_inputs(
         self, checkpoint: "HFCheckpoint", inputs: Arrays
     ) -> tuple[jax.Array, dict[str, Any]]:
-        """Returns the ids or images, and the keyword arguments of `hidden` or `encode`."""
+        """Returns the ids or images, and keyword arguments for `hidden` or `encode`."""
         ids = required_input(inputs, "input_ids")
         positions, mask = positions_and_mask(checkpoint, inputs, ids)
         return ids, {"positions": positions, "mask": mask}
@@ -87,11 +88,11 @@ class HFFamily(abc.ABC):
         return model.encode(source, key=key, **options), self.encoder_mask(checkpoint, inputs)
 
     def encoder_mask(self, checkpoint: "HFCheckpoint", inputs: Arrays) -> Mask:
-        """Returns the states of the encoder that a decoder attends to."""
+        """Returns the mask of the encoder's states for a decoder."""
         return self.outputs_mask(inputs.get("attention_mask"))
 
     def outputs_mask(self, mask: jax.Array | None) -> Mask:
-        """Returns which outputs of the encoder a decoder attends to, given `[B, S]` or None."""
+        """Returns the mask of the encoder's outputs for a decoder, from `[B, S]` or None."""
         return padding_mask(mask)
 
     def vocab_size(self, config: ModelConfig, name: str) -> int:
@@ -103,7 +104,7 @@ class HFFamily(abc.ABC):
         return self.normalized_states and checkpoint.model_format.states_end_normalised
 
     def names_of_inputs(self, config: ModelConfig) -> tuple[str, ...]:
-        """Returns the inputs of a model, with the segment ids that it has tables for."""
+        """Returns the inputs of a model; segment ids only if it has tables for them."""
         tables = getattr(config, "type_sizes", {})
         own = (theirs for theirs, ours in SEGMENTS.items() if ours in tables)
         return tuple(sorted({*self.inputs, *own}))
@@ -156,7 +157,7 @@ def positions_and_mask(
 
 
 def padding_mask(mask: jax.Array | None) -> Mask:
-    """Returns the mask of keys that are 1 in an attention mask `[B, S]`; None: all are."""
+    """Returns the key mask for an attention mask `[B, S]`; None means all ones."""
     return Mask() if mask is None else KeyPadding(mask > 0)
 
 
@@ -197,8 +198,8 @@ class _Encoder(HFFamily):
 def _not_padding(
     checkpoint: "HFCheckpoint", ids: jax.Array, valid: jax.Array | None
 ) -> jax.Array | None:
-    """The tokens of which transformers' classifiers read the last one, bool `[B, T]`."""
-    # Without a padding id they read one text at a time; then the mask says which tokens are real.
+    """Returns the tokens, bool `[B, T]`, of which transformers' classifiers read the last one."""
+    # Without a padding id they read one text at a time, so the mask determines the real tokens.
     pad_id = checkpoint.hf_config.take("pad_token_id", None)
     return valid if pad_id is None else ids != pad_id
 
@@ -229,7 +230,7 @@ class _EncoderDecoder(HFFamily):
         inputs: Arrays,
         key: jax.Array | None = None,
     ) -> jax.Array:
-        """Returns the decoder's states `[B, T, D]`; `mask` is that of the encoder's outputs."""
+        """Returns the decoder's states `[B, T, D]`; `mask` is the mask of the encoder's outputs."""
         targets = _decoder_ids(checkpoint, inputs)
         given = inputs.get("decoder_attention_mask")
         if given is None:
@@ -244,7 +245,7 @@ class _EncoderDecoder(HFFamily):
         return model.decode(targets, encoder_outputs, key=key, **options)
 
     def decoder_checkpoint(self, checkpoint: "HFCheckpoint") -> "HFCheckpoint":
-        """Returns the checkpoint that says how the decoder's positions are counted."""
+        """Returns the checkpoint that determines how the decoder's positions are counted."""
         return checkpoint
 
     def position(self, config, name):
@@ -256,14 +257,14 @@ class _Composite(_EncoderDecoder):
     """An encoder of any family, and a decoder."""
 
     def __init__(self, encoder: HFFamily):
-        """Takes the inputs and the states of the encoder from its family."""
+        """Takes the family of the encoder."""
         self._encoder, self.source = encoder, encoder.source
         self.inputs = (*encoder.inputs, *_OF_DECODER)
 
     def forward(self, model, checkpoint, inputs, key=None):
         states, outputs = super().forward(model, checkpoint, inputs, key)
         if self.source == _Waveform.source:
-            # For sound transformers returns what the decoder reads, after the projection.
+            # For sound, transformers returns the states after the projection for the decoder.
             memory = outputs["encoder_last_hidden_state"]
             outputs["encoder_last_hidden_state"] = model.cross_inputs(memory)
         return states, outputs
@@ -336,7 +337,7 @@ class _Vision(HFFamily):
 
 
 def _order_of_patches(config: VisionConfig, inputs: Arrays) -> jax.Array | None:
-    """The order of each image's patches, visible ones first; None if all are read in order."""
+    """Returns the order of each image's patches, visible ones first, or None to read all."""
     if config.mask_ratio is None or ("noise" not in inputs and not config.mask_ratio):
         return None
     if "noise" not in inputs:
@@ -394,7 +395,7 @@ class _Waveform(HFFamily):
 
 
 def _valid_frames(config: WaveformConfig, inputs: Arrays) -> jax.Array | None:
-    """Returns the frames of real samples, bool `[B, T]`; None: all."""
+    """Returns the frames of real samples, bool `[B, T]`, or None if all are."""
     mask = inputs.get("attention_mask")
     if mask is None:
         return None
@@ -404,7 +405,7 @@ def _valid_frames(config: WaveformConfig, inputs: Arrays) -> jax.Array | None:
 
 class _Spectrogram(HFFamily):
     name = "spectrogram"
-    # Silence counts as sound: in transformers a mask changes nothing but SpecAugment.
+    # Padding is not masked: in transformers the mask only affects SpecAugment.
     inputs = ("attention_mask", "input_features")
     source = "input_features"
 
@@ -427,7 +428,7 @@ class _DualEncoder(HFFamily):
         "text": ("input_ids", "text_model_output."),
         "image": ("pixel_values", "vision_model_output."),
     }
-    """Field of our configuration -> the input of the part, and the prefix of its outputs."""
+    """Field of our configuration -> the part's input, and the prefix of its outputs."""
 
     def names_of_inputs(self, config):
         names = set(super().names_of_inputs(config))
@@ -435,7 +436,7 @@ class _DualEncoder(HFFamily):
         return tuple(sorted(names - others))
 
     def forward(self, model, checkpoint, inputs, key=None):
-        """Runs both encoders; with texts or images alone, leaves out the similarities."""
+        """Runs both encoders; with only texts or only images, leaves out the similarities."""
         if not {"input_ids", "pixel_values"} & set(inputs):
             raise DataError(
                 "inputs: input_ids and pixel_values are missing: give one of them, or both"
@@ -462,7 +463,7 @@ class _DualEncoder(HFFamily):
         inputs: Arrays,
         key: jax.Array | None = None,
     ) -> tuple[ModelOutput, Outputs, jax.Array]:
-        """Returns the states of "text" or "image", their outputs, and vectors of any length."""
+        """Returns the states of "text" or "image", their outputs, and unnormalised vectors."""
         part, own = checkpoint.part(name), getattr(model, name)
         task = part.architecture.task
         with scope(name):
@@ -499,7 +500,7 @@ FAMILIES: dict[type, HFFamily] = {
 
 
 def family_of(config: ModelConfig) -> HFFamily:
-    """Returns the family of a configuration; that of a composite model depends on its encoder."""
+    """Returns the family of a configuration, which for a composite depends on the encoder."""
     if isinstance(config, CompositeConfig):
         return _Composite(FAMILIES[type(config.encoder)])
     return FAMILIES[type(config)]
@@ -508,7 +509,7 @@ def family_of(config: ModelConfig) -> HFFamily:
 def recorded(
     function: Callable[..., Any], hidden_states: bool = False, attentions: bool = False
 ) -> Callable[..., Any]:
-    """Returns a function that also returns the activations of all layers that are asked for."""
+    """Returns a function that also returns the requested activations of all layers."""
     return with_cache(function, STATES * hidden_states + WEIGHTS * attentions, required=False)
 
 
@@ -521,10 +522,10 @@ def forward(
     attentions: bool = False,
     key: jax.Array | None = None,
 ) -> Outputs:
-    """Returns the outputs of the model's class in transformers: "logits", "loss", ...
+    """Computes the outputs of the model's class in transformers: "logits", "loss", ...
 
-    If asked for, also "hidden_states" `[layers + 1, B, T, D]` and "attentions"
-    `[layers, B, N, T, S]`. `key` is for dropout.
+    On request, also "hidden_states" `[layers + 1, B, T, D]` and "attentions" `[layers, B, N, T,
+    S]`. `key` is for dropout.
     """
     family = family_of(checkpoint.config)
     task = checkpoint.architecture.task
@@ -538,13 +539,13 @@ def forward(
 
 
 def _valid(inputs: Arrays) -> jax.Array | None:
-    """The real tokens, bool `[B, T]`; None if all are real."""
+    """Returns the real tokens, bool `[B, T]`, or None if all are."""
     given = inputs.get("attention_mask")
     return None if given is None else given > 0
 
 
 def _decoder_ids(checkpoint: "HFCheckpoint", inputs: Arrays) -> jax.Array:
-    """The decoder's inputs: as given, or its targets, shifted."""
+    """Returns the decoder's inputs: the given ones, or the shifted targets."""
     if "decoder_input_ids" in inputs:
         return inputs["decoder_input_ids"]
     if checkpoint.architecture.task.labels_are_decoder_targets and "labels" in inputs:

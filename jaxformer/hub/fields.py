@@ -1,4 +1,4 @@
-"""How config.json maps to our configuration: one table of fields for both directions."""
+"""The map between config.json and our configuration: a table of fields for both directions."""
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from jaxformer.nn.config import TextConfig
 
 
 class Field(abc.ABC):
-    """One or several fields of config.json and the fields of our configuration they map to."""
+    """One or several fields of config.json, and the corresponding fields of our configuration."""
 
     @abc.abstractmethod
     def read(self, hf_config: HFConfig) -> dict[str, Any]:
@@ -29,7 +29,7 @@ class Field(abc.ABC):
 
 @dataclass(frozen=True)
 class ConfigMap:
-    """The map between a config.json and our configuration, in both directions."""
+    """The map between a config.json and our configuration."""
 
     build: Callable[..., ModelConfig]
     """Makes our configuration from the fields."""
@@ -46,7 +46,8 @@ class ConfigMap:
     def write(self, config: ModelConfig) -> dict[str, Any]:
         """Returns the fields of config.json.
 
-        What config.json cannot express is lost; `describe` notices it by reading the result.
+        Values that config.json cannot express are lost; `describe` detects this by reading the
+        result.
         """
         values: dict[str, Any] = {}
         for each in self.fields:
@@ -55,7 +56,7 @@ class ConfigMap:
 
 
 def build_with(build: Callable[..., ModelConfig], values: Mapping[str, Any]) -> ModelConfig:
-    """Returns a configuration with these fields, and fields of its components."""
+    """Builds a configuration from its fields and those of its components."""
     own = {name: value for name, value in values.items() if "." not in name}
     inner = {name: value for name, value in values.items() if "." in name}
     return with_values(build(**own), inner)
@@ -66,11 +67,11 @@ class Value(Field):
     """A field that has the same value in both configurations."""
 
     ours: str
-    """Our field, or the path to that of a component, such as "self_attention.bias"."""
+    """Our field, or the path to a field of a component, such as "self_attention.bias"."""
     theirs: str
     """The field of config.json."""
     default: Any = REQUIRED
-    """The value if config.json does not have the field; `REQUIRED`: it must have it."""
+    """The value if config.json lacks the field; `REQUIRED` for a required field."""
     also: tuple[str, ...] = ()
     """Further fields of ours with the same value."""
 
@@ -125,7 +126,7 @@ class Switch(Value):
 
 @dataclass(frozen=True)
 class Activation(Value):
-    """The name of an activation, which transformers may spell in several ways."""
+    """The name of an activation, which has several spellings in transformers."""
 
     ours: str = "feed_forward.activation"
     theirs: str = "hidden_act"
@@ -164,14 +165,14 @@ class LearnedPositions(Value):
     offset: int = 0
     """The row of position 0 in the table."""
     learns: bool = True
-    """Whether they are trained; False: the file has a constant table."""
+    """Whether they are trained; otherwise the file has a constant table."""
 
     def _decode(self, hf_config):
         length = hf_config.number(self.theirs, self.default)
         return Learned(length, offset=self.offset, learns=self.learns)
 
     def write(self, config):
-        # Other schemes have no length; `describe` finds the difference when it reads this again.
+        # Other schemes have no length; `describe` detects the difference by reading the result.
         length = value_at(config, self.ours).max_length
         return {} if length is None else {self.theirs: length}
 
@@ -188,7 +189,7 @@ class PaddingId(Number):
 
 
 def write_padding_id(config: ModelConfig) -> dict[str, int]:
-    """Returns the id of a text model's padding token as a field of config.json, if it has one."""
+    """Returns the field of config.json with a text model's padding id, if any."""
     padding_id = config.embeddings.padding_id if isinstance(config, TextConfig) else None
     return {} if padding_id is None else {"pad_token_id": padding_id}
 
@@ -197,7 +198,7 @@ class Expect(Field):
     """A field of config.json with only some supported values."""
 
     def __init__(self, theirs: str, *allowed: Any):
-        """Takes the field of config.json and the values it may have, the default first."""
+        """Takes the field of config.json and its supported values, the default first."""
         self._theirs, self._allowed = theirs, allowed
 
     def read(self, hf_config):
@@ -221,12 +222,12 @@ class Constant(Expect):
 
 @dataclass(frozen=True)
 class Computed(Field):
-    """Fields that are computed from several others."""
+    """Fields that are computed from several other fields."""
 
     from_hf: Callable[[HFConfig], dict[str, Any]]
     """Config.json -> fields of our configuration."""
     to_hf: Callable[[Any], dict[str, Any]] | None = None
-    """Our configuration -> fields of config.json; None: nothing is written."""
+    """Our configuration -> fields of config.json; None to write nothing."""
 
     def read(self, hf_config):
         return self.from_hf(hf_config)
@@ -242,7 +243,7 @@ def numbers(names: Mapping[str, str], defaults: Mapping[str, Any] | None = None)
 
 
 def resolved(config: ModelConfig) -> ModelConfig:
-    """Returns the same model, with explicit numbers instead of None in its configuration."""
+    """Returns the configuration with explicit numbers instead of None."""
     if config.parts:
         return replace(config, **{name: resolved(part) for name, part in config.parts.items()})
     encoder = getattr(config, "encoder", config)
@@ -279,7 +280,7 @@ ACTIVATIONS = {
     "swish": "silu",
     "tanh": "tanh",
 }
-"""Name of an activation in transformers -> ours; the first name with that value is written."""
+"""Name of an activation in transformers -> ours; the first name for a value is written."""
 
 
 def read_activation(hf_config: HFConfig, name: str, default: Any = REQUIRED) -> str:
@@ -304,7 +305,7 @@ def read_windows(hf_config: HFConfig, usual: Sequence[str], window: int | None) 
 
 
 def layer_windows(hf_config: HFConfig, usual: Sequence[str], window: int | None) -> Windows:
-    """Returns each layer's window, with the current token, from "layer_types" or `usual`."""
+    """Returns each layer's window, including the current token, from "layer_types" or `usual`."""
     kinds = hf_config.take("layer_types", None) or usual
     if len(kinds) != len(usual) or not set(kinds) <= {FULL, SLIDING}:
         raise ConfigError(

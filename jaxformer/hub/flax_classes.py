@@ -63,7 +63,7 @@ _NAMES = {
     "xglm": "XGLM: ForCausalLM Model",
     "xlm-roberta": f"XLMRoberta: ForMaskedLM ForCausalLM ForMultipleChoice {_LABELS}",
 }
-"""`model_type` -> how the names of its classes begin, and how each of them ends."""
+"""`model_type` -> the prefix of its class names, and the suffix of each class."""
 
 
 def _names(words: str) -> tuple[str, ...]:
@@ -74,13 +74,13 @@ def _names(words: str) -> tuple[str, ...]:
 FLAX_CLASSES: dict[str, tuple[str, ...]] = {
     model_type: _names(words) for model_type, words in _NAMES.items()
 }
-"""`model_type` -> the names of its classes without "Flax" in front; "Auto" classes are left out."""
+"""`model_type` -> the names of its classes without "Flax", except for "Auto" classes."""
 
 
 def flax_architecture(
     formats: "Formats", kind: str, name: str
 ) -> "tuple[ModelFormat, Architecture] | None":
-    """Returns the system and the class of `FlaxNAME`; a tower may be a separate system (CLIP)."""
+    """Returns the system and class of `FlaxNAME`; a tower may be a separate system (CLIP)."""
     own = [formats[kind]] if kind in formats else []
     for model_format in [*own, *formats.values()]:
         if (architecture := model_format.architecture(name)) is not None:
@@ -90,18 +90,17 @@ def flax_architecture(
 
 _SEQ2SEQ = ("ForConditionalGeneration", "MTModel")
 REPEATS_INPUTS = frozenset({"blenderbot", "blenderbot-small", "marian", "pegasus"})
-"""The systems whose Flax decoders, unlike PyTorch's, read the inputs of the encoder, shifted, where
-no `decoder_input_ids` are given."""
+"""Systems whose Flax decoders, unlike PyTorch's, by default read the encoder's shifted inputs."""
 Arrays = Mapping[str, jax.Array]
 
 
 def _second_segment(arrays: Arrays) -> Arrays:
-    """Segment 1, the second, for all tokens."""
+    """Returns segment 1, the second, for all tokens."""
     return {"token_type_ids": jnp.ones_like(arrays["input_ids"])} if "input_ids" in arrays else {}
 
 
 def _counted(arrays: Arrays) -> Arrays:
-    """Positions that count the real tokens of the decoder."""
+    """Returns positions that count the real tokens of the decoder."""
     if (mask := arrays.get("decoder_attention_mask")) is None:
         return {}
     return {"decoder_position_ids": jnp.maximum(jnp.cumsum(mask, axis=-1) * mask - 1, 0)}
@@ -111,8 +110,7 @@ FLAX_INPUTS: dict[str, Callable[[Arrays], Arrays]] = {
     "electra": _second_segment,
     "whisper": _counted,
 }
-"""`model_type` -> the inputs that its Flax classes, unlike PyTorch's, make from others where they
-are not given."""
+"""`model_type` -> inputs that its Flax classes, unlike PyTorch's, derive from others if missing."""
 FLAX_AUTO_ENDINGS: dict[str, tuple[str, ...]] = {
     "ForPreTraining": ("ForPreTraining", "ForMaskedLM", "ForConditionalGeneration"),
     "ForMaskedLM": ("ForMaskedLM",),
@@ -127,11 +125,11 @@ FLAX_AUTO_ENDINGS: dict[str, tuple[str, ...]] = {
     "ForSpeechSeq2Seq": ("SpeechEncoderDecoderModel", "WhisperForConditionalGeneration"),
     "ForVision2Seq": ("VisionEncoderDecoderModel",),
 }
-"""`FlaxAutoModelTASK` -> the ends of the names of the classes that it chooses from."""
+"""`FlaxAutoModelTASK` -> the suffixes of the class names that it chooses from."""
 
 
 def flax_auto_classes(task: str) -> dict[str, str]:
-    """Returns what `FlaxAutoModelTASK` chooses for each `model_type`, without "Flax" in front."""
+    """Returns the class, without "Flax", that `FlaxAutoModelTASK` chooses for each `model_type`."""
     found = {}
     for kind, names in FLAX_CLASSES.items():
         endings = FLAX_AUTO_ENDINGS.get(task, ("Model",))

@@ -1,4 +1,4 @@
-"""The values of a config.json; each is read, known not to change the outputs, or ignored."""
+"""The values of a config.json; each is read, known to be without effect, or ignored."""
 
 import fnmatch
 import json
@@ -16,7 +16,7 @@ _DEEPEST = 20
 REQUIRED = object()
 """The default of a required field."""
 
-# Fields that shared code of transformers reads for every class -> the value without an effect.
+# Fields that transformers reads for every class -> the value without an effect.
 _HONOURED_BY_ALL = {
     "head_dim": None, "token_classification_bias": True, "transformers_weights": None
 }  # fmt: skip
@@ -30,7 +30,7 @@ HONOURED_ELSEWHERE = {
     "sliding_window": "vLLM bounds the attention with it",
     "use_sliding_window": "vLLM bounds the attention if it is true",
 }
-"""Fields that transformers ignores if the class does not have them -> what reads them."""
+"""Fields that transformers ignores if the class lacks them -> other programs that read them."""
 
 # Fields that do not change the outputs of a forward pass.
 _HARMLESS = (
@@ -52,14 +52,14 @@ _HARMLESS = (
 
 
 class HFConfig:
-    """The values of a config.json, and which of them have been read.
+    """The values of a config.json, with a record of those that were read.
 
     Attributes:
         values: The values, with defaults filled in.
         path: The file, for messages.
-        given: The values that the file itself has, under the names used there.
-        ignored: The fields that transformers ignores, and their values; fields of nested objects
-            by their path ("text_config.dropout").
+        given: The values in the file, under the names used there.
+        ignored: The fields that transformers ignores, with their values; fields of nested objects
+            by path ("text_config.dropout").
     """
 
     def __init__(self, values: Mapping[str, Any], path: str | Path = CONFIG):
@@ -83,19 +83,19 @@ class HFConfig:
         return cls(values, path)
 
     def with_values(self, **values: Any) -> "HFConfig":
-        """Returns a copy with other values for some fields, as if the file had them."""
+        """Returns a copy with some fields replaced, as if they were in the file."""
         other = self.completed(self.values | values)
         other.given = self.given | values
         return other
 
     def without(self, name: str) -> "HFConfig":
-        """Returns a copy without a field, as if the file did not have it."""
+        """Returns a copy without a field, as if it were not in the file."""
         other = self.completed({k: v for k, v in self.values.items() if k != name})
         other.given = {k: v for k, v in self.given.items() if k != name}
         return other
 
     def completed(self, values: Mapping[str, Any]) -> "HFConfig":
-        """Returns the same file with these values: fields renamed and defaults filled in."""
+        """Returns the same file with other values, such as renamed fields and defaults."""
         other = HFConfig(values, self.path)
         other.given = self.given
         other.ignored = self.ignored
@@ -103,7 +103,7 @@ class HFConfig:
         return other
 
     def section(self, name: str, values: Mapping[str, Any]) -> "HFConfig":
-        """Returns the values of a nested object, whose ignored fields count for the file too."""
+        """Returns the values of a nested object; its ignored fields are added to the file's."""
         inner = HFConfig(values, f"{self.path}: {name}")
         inner.ignored = self.ignored
         inner._prefix = f"{self._prefix}{name}."
@@ -111,7 +111,7 @@ class HFConfig:
 
     @property
     def last(self) -> str:
-        """The field of the file that was read last and its value, for messages."""
+        """The last field that was read, with its value, for messages."""
         given = [name for name in self._read if name in self.values]
         return f"{given[-1]} = {self.values[given[-1]]!r}" if given else "nothing"
 
@@ -127,7 +127,7 @@ class HFConfig:
         return default
 
     def _check_number(self, name: str, value: Any) -> None:
-        """Refuses numbers that no model has, before an array of that size is made."""
+        """Refuses unrealistic numbers before an array of that size is created."""
         if isinstance(value, list | tuple):
             for each in value:
                 self._check_number(name, each)
@@ -172,7 +172,7 @@ class HFConfig:
         return choices[value]
 
     def expect(self, name: str, *allowed: Any, default: Any = REQUIRED) -> None:
-        """Checks that a field has a supported value; the default is the first, or the one given."""
+        """Checks that a field has a supported value; the default is the first one unless given."""
         default = allowed[0] if default is REQUIRED else default
         if (value := self.take(name, default)) not in allowed:
             raise ConfigError(
@@ -181,10 +181,10 @@ class HFConfig:
             )
 
     def finish(self, harmless: Sequence[str] = ()) -> None:
-        """Records the fields that were not read as `ignored`.
+        """Records the unread fields as `ignored`.
 
-        Every field that the class in transformers reads has been read or is harmless, so any other
-        field is one that transformers ignores.
+        Every field that the class in transformers reads has been read or is harmless, so
+        transformers ignores all others.
         """
         patterns = (*_HARMLESS, *harmless)
         for name, value in self.values.items():

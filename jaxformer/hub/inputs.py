@@ -25,7 +25,7 @@ _MASKS = (
     "pixel_attention_mask",
 )  # fmt: skip
 _SIGNALS = ("input_features", "input_values", "pixel_values")
-"""The inputs of models that read no text."""
+"""The inputs of models that do not read text."""
 _MOST = np.iinfo(np.int32).max
 
 _INTEGERS = (jnp.integer,), "integers"
@@ -37,7 +37,7 @@ _ALLOWED_DTYPES = {
     **dict.fromkeys(("input_ids", "decoder_input_ids", "position_ids"), _INTEGERS),
     **dict.fromkeys(("labels", *_MASKS), _NUMBERS),
 }
-"""Input -> the dtypes that it may have; the others may have integers or bool."""
+"""Input -> the allowed dtypes; other inputs may be integers or bool."""
 
 
 def padded_prompts(
@@ -45,11 +45,11 @@ def padded_prompts(
 ) -> dict[str, np.ndarray]:
     """Pads rows of tokens on one side, as "input_ids" and "attention_mask" int64 `[B, T]`.
 
-    The width is that of the longest row unless it is given.
+    The default width is that of the longest row.
     """
     for number, row in enumerate(rows):
         if not len(row):
-            raise DataError(f"prompt {number} is empty: it needs one token at least")
+            raise DataError(f"prompt {number} is empty: at least one token is required")
     width = width or max(map(len, rows))
     ids = np.full((len(rows), width), padding, np.int64)
     mask = np.zeros_like(ids)
@@ -185,11 +185,11 @@ def _check_length(name: str, length: int, config: Any) -> None:
     try:
         family_of(config).position(config, name).validate_length(length)
     except ConfigError as error:
-        raise DataError(f"inputs: {name} asks for {length} positions: {error}") from error
+        raise DataError(f"inputs: {name} requires {length} positions: {error}") from error
 
 
 def _check_segments(name: str, segments: np.ndarray, config: Any) -> None:
-    # A model without segment embeddings takes segment 0 only.
+    # A model without segment embeddings accepts only segment 0.
     sizes = getattr(config.parts.get("encoder", config), "type_sizes", {})
     _check_range(name, segments, sizes.get(SEGMENTS[name], 1), "the model")
 
@@ -208,7 +208,7 @@ def _check_labels(
                 f"inputs: {name} holds {labels.min()}: must be positions of tokens, 0 or more"
             )
     elif head is None:
-        _check_counted(labels, getattr(config, "vocab_size", 1))  # no head reads them
+        _check_counted(labels, getattr(config, "vocab_size", 1))  # not read by any head
     elif head.unit == "choice":
         _check_rows(name, labels)
         if "input_ids" in arrays:
@@ -283,9 +283,9 @@ def _check_counted(labels: np.ndarray, size: int) -> None:
 
 
 def _check_shape(name: str, array: np.ndarray, arrays: Mapping[str, np.ndarray]) -> None:
-    """Checks that an array has the shape or the rows of its ids (or images)."""
+    """Checks that an array has the shape, or the number of rows, of its ids or images."""
     if name in PATCHES:
-        return  # A dual encoder may get more images than texts.
+        return  # A dual encoder may read more images than texts.
     owner = "decoder_input_ids" if name.startswith("decoder") else "input_ids"
     other = next((arrays[each] for each in (owner, *_SIGNALS) if each in arrays), None)
     if other is None or array is other:
@@ -300,7 +300,7 @@ def _check_shape(name: str, array: np.ndarray, arrays: Mapping[str, np.ndarray])
 
 
 def _reader(config: ModelConfig, source: str) -> Any:
-    """The model, or the part of it that reads an input."""
+    """Returns the model, or its part that reads an input."""
     return next((x for x in config.parts.values() if source in x.required), config)
 
 

@@ -1,4 +1,4 @@
-"""A model family of transformers: how its configuration, tensors and classes map to ours."""
+"""A model type of transformers: the maps of its configuration, tensors and classes to ours."""
 
 import abc
 from collections.abc import Callable, Iterator, Mapping
@@ -28,23 +28,21 @@ class Architecture:
     task: Task
     """The heads, their outputs and the loss."""
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of our configuration that differ from the body's: {"pooler": None}."""
+    """Changes to the body's configuration: {"pooler": None}."""
     prefix: str | None = None
-    """The prefix of the body's tensors; None: the prefix of the format."""
+    """The prefix of the body's tensors; None uses the prefix of the format."""
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of config.json that only this class sets, such as {"is_decoder": True}; they are false
-    for the other classes of the model type."""
+    """Fields of config.json that only this class sets: {"is_decoder": True}; others have false."""
     aliases: tuple[str, ...] = ()
-    """Other names of the class in files: "BertForCausalLM" in Flax, "T5WithLMHeadModel" in old
-    files."""
+    """Other names of the class: "BertForCausalLM" in Flax, "T5WithLMHeadModel" in old files."""
 
 
 Shift = Callable[[jax.Array, HFConfig], jax.Array]
-"""Makes a decoder's inputs, int `[B, T]`, from its targets, of which -100 becomes padding."""
+"""Makes a decoder's inputs, int `[B, T]`, from its targets; -100 becomes padding."""
 
 
 def start_token(targets: jax.Array, hf_config: HFConfig) -> jax.Array:
-    """Returns the start token, then all targets but the last."""
+    """Returns the start token, then all targets except the last."""
     start = hf_config.take("decoder_start_token_id")
     return shift_tokens_right(targets, hf_config.take("pad_token_id"), start)
 
@@ -52,7 +50,7 @@ def start_token(targets: jax.Array, hf_config: HFConfig) -> jax.Array:
 def shift_tokens_right(
     input_ids: jax.Array, pad_token_id: int, decoder_start_token_id: int
 ) -> jax.Array:
-    """Returns a decoder's inputs for targets: the start token, then all targets but the last.
+    """Returns a decoder's inputs for targets: the start token, then all targets except the last.
 
     Args:
         input_ids: int `[B, T]`; -100 becomes padding.
@@ -65,7 +63,7 @@ def shift_tokens_right(
 
 
 def last_to_front(targets: jax.Array, hf_config: HFConfig) -> jax.Array:
-    """Returns the last real target, which names the language, then the other targets (mBART)."""
+    """Returns the last real target, the language token, then the other targets (mBART)."""
     padding = hf_config.take("pad_token_id")
     targets = jnp.where(targets == IGNORED, padding, targets)
     count = jnp.sum(targets != padding, axis=1, keepdims=True)
@@ -77,7 +75,7 @@ class Positions(abc.ABC):
     """Computes the position ids of tokens; subclasses are frozen dataclasses."""
 
     def applies(self, config: ModelConfig) -> bool:
-        """Whether this model uses the rule; otherwise positions count from 0, including padding."""
+        """Whether a model uses the rule; otherwise positions count from 0, including padding."""
         return True
 
     @abc.abstractmethod
@@ -87,7 +85,7 @@ class Positions(abc.ABC):
 
 @dataclass(frozen=True)
 class CountedByMask(Positions):
-    """The number of real tokens before each; `padding` where the mask is 0 (OPT: -1, BLOOM: 0)."""
+    """Counts the real tokens before each; `padding` where the mask is 0 (OPT: -1, BLOOM: 0)."""
 
     padding: int = -1
 
@@ -98,7 +96,7 @@ class CountedByMask(Positions):
 
 @dataclass(frozen=True)
 class CountedByIds(Positions):
-    """The number of tokens before each that are not padding by their id (RoBERTa)."""
+    """Counts the tokens before each whose id is not the padding id (RoBERTa)."""
 
     def __call__(self, ids, mask, pad_id):
         real = jnp.ones_like(ids) if pad_id is None else (ids != pad_id).astype(jnp.int32)
@@ -118,18 +116,18 @@ class Section:
     shared: tuple[str, ...] = ()
     """Top-level fields that apply to this section too: "projection_dim"."""
     projection: str = ""
-    """The tensor of the part's projection, if it lies outside of the part."""
+    """The tensor of the part's projection, if it is outside of the part."""
     older_section: str = ""
-    """A second field that old files have for the section; its values take precedence."""
+    """A second field for the section in old files; its values take precedence."""
     reads_text: bool = True
-    """Whether the section has the ids of special tokens."""
+    """Whether the section contains the ids of special tokens."""
 
     def section_of(self, hf_config: HFConfig) -> HFConfig:
-        """Returns the values of this part, from those of the whole file."""
+        """Returns the values of this part from those of the whole file."""
         values = section(hf_config, self.section)
         older = hf_config.take(self.older_section, None) if self.older_section else None
         if older is not None:
-            # Transformers fills in the defaults of these values before they replace the others.
+            # Transformers fills in the defaults of these values before they override the others.
             values |= {**self.model_format.defaults, **section(hf_config, self.older_section)}
         values |= {name: hf_config.take(name) for name in self.shared}
         return hf_config.section(self.section, values)
@@ -146,7 +144,7 @@ def section(hf_config: HFConfig, name: str) -> dict[str, Any]:
 
 
 def _unchanged(config: ModelConfig, *_: Any) -> ModelConfig:
-    """Returns the configuration as config.json describes it."""
+    """Returns the configuration unchanged."""
     return config
 
 
@@ -168,32 +166,31 @@ class ModelFormat:
     config_map: ConfigMap
     """The fields of config.json, except for those of heads."""
     weight_map: Callable[[ModelConfig], WeightMap]
-    """Returns the names of the tensors of a model."""
+    """Returns the tensor names of a model."""
     architectures: tuple[Architecture, ...]
-    """The classes; the first is the default, and one has no head."""
+    """The classes: the first one is the default, and one has no head."""
     prefix: str = ""
     """The prefix of the body's tensors in models with heads: "bert."."""
     positions: Positions | None = None
-    """How position ids are computed; None: counted from 0, including padding."""
+    """How position ids are computed; None counts from 0, including padding."""
     hides_padding: bool = False
-    """Whether padding tokens are masked if no attention mask is given (T5Gemma)."""
+    """Whether padding tokens are masked without an attention mask (T5Gemma)."""
     buffers: tuple[str, ...] = ()
     """Patterns of non-learned tensors in files, which are ignored."""
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """Regular expressions of old names of tensors -> the new ones."""
+    """Regular expressions of old tensor names -> new names."""
     copies: Mapping[str, str] = field(default_factory=dict)
-    """Tensor that some files store in addition -> the tensor that it duplicates, which may be a
-    duplicate too."""
+    """Redundant tensor in some files -> the tensor that it duplicates, possibly another copy."""
     harmless: tuple[str, ...] = ()
     """Patterns of fields of config.json that do not change the outputs."""
     fitted: Callable[[ModelConfig, Tensors], ModelConfig] = _unchanged
-    """Completes our configuration from the tensors, if config.json is not enough."""
+    """Completes our configuration from the tensors, if config.json is insufficient."""
     fitted_fields: tuple[str, ...] = ()
     """Fields of our configuration that only the tensors determine."""
     shift: Shift = start_token
     """How a decoder's inputs are made from its targets."""
     repeats_inputs: bool = False
-    """Whether a decoder that is given no inputs uses the encoder's (BART)."""
+    """Whether a decoder without inputs uses the encoder's (BART)."""
     states_end_normalised: bool = True
     """Whether the last hidden state of a text model is normalised (not in CLIP)."""
     returns_features: bool = False
@@ -203,13 +200,13 @@ class ModelFormat:
     inherited: tuple[str, ...] = ()
     """Fields where null means the value in `defaults`."""
     synonyms: Mapping[str, str] = field(default_factory=dict)
-    """Other name of a field in files -> the name that `config_map` reads."""
+    """Alternative name of a field in files -> the name that `config_map` reads."""
     flax: FlaxFormat = FlaxFormat()
-    """How its Flax class differs from PyTorch's."""
+    """The differences of the Flax class from PyTorch's."""
     reads_encoder: bool = False
-    """Whether its causal class can have cross-attention, which `weight_map` then names."""
+    """Whether the causal class can have cross-attention, whose tensors `weight_map` names."""
     bind: "Callable[[ModelFormat, HFConfig, Formats, Any], ModelFormat] | None" = None
-    """Makes the format of one model from a config.json that names its parts; see `bound`."""
+    """Makes the format of a model from a config.json that names its parts; see `bound`."""
     parts: Mapping[str, Part] = field(default_factory=dict)
     """The parts "encoder" and "decoder" of a composite model; only in a bound format."""
     sections: Mapping[str, Section] = field(default_factory=dict)
@@ -218,22 +215,22 @@ class ModelFormat:
     def bound(
         self, hf_config: HFConfig, formats: "Formats", config: ModelConfig | None = None
     ) -> "ModelFormat":
-        """Returns the format of one model: this one, unless config.json names its parts.
+        """Returns the format of a model: this one, unless config.json names its parts.
 
         Parts that config.json does not name are taken from `config`.
         """
         return self if self.bind is None else self.bind(self, hf_config, formats, config)
 
     def architecture(self, name: str) -> Architecture | None:
-        """Returns the class with this name, ignoring case; None if there is none."""
-        # MPT was published with custom code, which calls the class MPTForCausalLM.
+        """Returns the class with this name, ignoring case, or None."""
+        # MPT was published with custom code, where the class is MPTForCausalLM.
         for each in self.architectures:
             if name.lower() in (known.lower() for known in (each.name, *each.aliases)):
                 return each
         return None
 
     def classes(self, values: Mapping[str, Any]) -> list[Architecture]:
-        """Returns the classes that fit these values of config.json, see `Architecture.fields`."""
+        """Returns the classes that match these values of config.json, see `Architecture.fields`."""
         names = {name for each in self.architectures for name in each.fields}
         wanted = {name: values.get(name) or False for name in names}
         return [
@@ -243,7 +240,7 @@ class ModelFormat:
         ]
 
     def originals(self, copy: str) -> Iterator[str]:
-        """Yields the tensor that `copy` duplicates, the one that this duplicates, and so on."""
+        """Yields the tensor that `copy` duplicates, and so on for duplicates of duplicates."""
         while copy in self.copies:
             copy = self.copies[copy]
             yield copy
@@ -256,12 +253,12 @@ Formats = Mapping[str, ModelFormat]
 def read_config(
     hf_config: HFConfig, model_format: ModelFormat, architecture: Architecture
 ) -> ModelConfig:
-    """Returns our configuration; fields that transformers does not know are noted as ignored."""
+    """Returns our configuration, and records fields unknown to transformers as ignored."""
     config = model_format.config_map.read(hf_config)
     if config.causal or isinstance(config, EncoderDecoderConfig):
-        hf_config.expect("is_causal", True)  # transformers masks differently otherwise
+        hf_config.expect("is_causal", True)  # otherwise transformers masks differently
     if hf_config.values.get("head_dim") == getattr(config, "head_width", None):
-        hf_config.take("head_dim", None)  # repeats the value that the class derives
+        hf_config.take("head_dim", None)  # redundant: the class derives the same value
     heads = architecture.task.heads(hf_config)
     config = config.with_fields(heads=heads, **architecture.changes)
     hf_config.finish(model_format.harmless)
@@ -269,7 +266,7 @@ def read_config(
 
 
 def completed(hf_config: HFConfig, model_format: ModelFormat) -> HFConfig:
-    """Returns the values under the names that the format reads, with its defaults filled in."""
+    """Renames the values to the names that the format reads, and fills in its defaults."""
     given = {}
     for spelling, value in hf_config.values.items():
         name = model_format.synonyms.get(spelling, spelling)

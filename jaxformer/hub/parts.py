@@ -1,4 +1,4 @@
-"""Models of several parts: config.json and tensors are composed from those of the parts."""
+"""Models of several parts, whose config.json and tensors are composed of those of the parts."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from jaxformer.models.model import ModelConfig
 
 @dataclass(frozen=True)
 class PartsMap(ConfigMap):
-    """The config map of a model of several parts; `fields` are the fields outside of the parts."""
+    """The config map of a model of several parts; `fields` are those outside of the parts."""
 
     parts: Mapping[str, Section] = field(default_factory=dict)
     """Field of our configuration -> the part."""
@@ -48,7 +48,7 @@ def with_parts(
 ) -> ModelFormat:
     """Returns a format whose files combine those of its parts with the tensors of `own`."""
     aliases = {
-        # Older files repeat the prefix that a part has when it is saved alone.
+        # Older files repeat the prefix of a separately saved part.
         f"^{re.escape(part.prefix + part.model_format.prefix)}": part.prefix
         for part in parts.values()
         if part.model_format.prefix
@@ -82,7 +82,7 @@ def _weight_map(config: ModelConfig, parts: Mapping[str, Section], own: WeightMa
 
 
 def _renamed(tensor: str, part: Section) -> str:
-    """The name of a part's tensor in files of the whole model; heads keep their names."""
+    """Returns the name of a part's tensor in files of the whole model; heads keep their names."""
     bare = tensor.removeprefix(part.model_format.prefix)
     is_body = bare != tensor or not part.model_format.prefix
     return part.prefix + bare if is_body else tensor

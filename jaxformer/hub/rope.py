@@ -1,4 +1,4 @@
-"""RoPE in config.json: `rope_parameters` in version 5, `rope_theta` and `rope_scaling` in 4."""
+"""RoPE in config.json: `rope_parameters` (version 5), `rope_theta` and `rope_scaling` (4)."""
 
 import warnings
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ _NAMES = {
     "long_factors": "long_factor",
     "original_max_length": _ORIGINAL,
 }
-"""Field of a scaling -> its name in transformers, if that differs."""
+"""Field of a scaling -> its name in transformers, if different."""
 # Fields of published files that do not change the outputs.
 _HARMLESS = ("type", "finetuned")
 
@@ -53,11 +53,11 @@ def read_rope(
     synonyms: Mapping[str, str] | None = None,
     layout: str = "half",
 ) -> RoPE:
-    """Returns the scheme in a config.json, in the spelling of either version; see `Rope`."""
+    """Reads the scheme from a config.json of either version; see `Rope`."""
     current = hf_config.take("rope_parameters", None)
     old = hf_config.take("rope_scaling", None)
     where = "rope_scaling" if old else "rope_parameters"
-    # As in transformers, the old spelling takes precedence.
+    # As in transformers, the fields of version 4 take precedence.
     found = {
         "rope_theta": hf_config.take(theta_field, theta),
         _FRACTION: hf_config.take(fraction_field, fraction),
@@ -70,7 +70,7 @@ def read_rope(
 def read_layer_ropes(
     hf_config: HFConfig, bases: Mapping[str, tuple[str | None, float]], scaled: tuple[str, ...]
 ) -> dict[str, RoPE]:
-    """Returns the scheme of each layer type ("full_attention", ...)."""
+    """Reads the scheme of each layer type ("full_attention", ...)."""
     current = hf_config.take("rope_parameters", None)
     old = hf_config.take("rope_scaling", None)
     current = _dictionary(current, "rope_parameters", hf_config)
@@ -81,7 +81,7 @@ def read_layer_ropes(
         )
     old = _dictionary(old, "rope_scaling", hf_config)
     if old and "rope_type" not in old:
-        # As in transformers, which does so for these models only.
+        # As in transformers, but only for these models.
         warnings.warn(
             f"{hf_config.path}: rope_scaling = {old!r} is ignored: this model reads rope_type, "
             "not type",
@@ -106,7 +106,7 @@ def read_layer_ropes(
 def write_rope(
     rope: RoPE, *, theta_field: str = "rope_theta", fraction_field: str | None = None
 ) -> dict[str, Any]:
-    """Returns the fields of a scheme in both spellings, so that old and new versions read it.
+    """Returns the fields of a scheme for both versions of transformers.
 
     If `fraction_field` is None, all channels rotate and no fraction is written.
     """
@@ -123,7 +123,7 @@ def write_rope(
 def write_layer_ropes(
     ropes: Mapping[str, RoPE], theta_fields: Mapping[str, str | None], scaled: str
 ) -> dict[str, Any]:
-    """Returns the fields that `read_layer_ropes` reads, in both spellings."""
+    """Returns the fields that `read_layer_ropes` reads, for both versions."""
     values: dict[str, Any] = {"rope_parameters": {}}
     for kind, rope in ropes.items():
         field = theta_fields[kind]
@@ -137,7 +137,7 @@ def write_layer_ropes(
 
 
 def write_scaling(scaling: Scaling) -> dict[str, Any] | None:
-    """Returns the `rope_scaling` object of a scaling that transformers knows, or None."""
+    """Returns the `rope_scaling` object of a scaling; None for `NoScaling`."""
     if type(scaling) is NoScaling:
         return None
     name = next((name for name, kind in _KINDS.items() if kind is type(scaling)), None)
@@ -155,7 +155,7 @@ def write_scaling(scaling: Scaling) -> dict[str, Any] | None:
 
 
 def _names_of(kind: type[Scaling]) -> dict[str, str]:
-    """The fields of a scaling -> their names in an object of `rope_parameters`."""
+    """Returns the names of a scaling's fields in an object of `rope_parameters`."""
     names = {field.name: _NAMES.get(field.name, field.name) for field in fields(kind)}
     if kind is DynamicNTK:  # scales from `max_position_embeddings` on
         del names["original_max_length"]
@@ -233,17 +233,17 @@ class Rope(Field):
     """The rotary scheme of all layers."""
 
     theta: float = 10_000.0
-    """The base if config.json does not have it."""
+    """The default base."""
     fraction: float | None = None
-    """The default share of rotating channels; None: all channels always rotate."""
+    """The default fraction of rotating channels; None if all channels always rotate."""
     theta_field: str = "rope_theta"
     """The name of the base in version 4."""
     fraction_field: str = _FRACTION
-    """The name of the share in version 4."""
+    """The name of the fraction in version 4."""
     synonyms: Mapping[str, str] | None = None
     """Old name of a scaling -> its current name."""
     layout: str = "half"
-    """Which channels form a pair, see `RoPE`."""
+    """The layout of channel pairs, see `RoPE`."""
 
     def read(self, hf_config):
         return {"position": read_rope(hf_config, **vars(self))}

@@ -11,7 +11,7 @@ from jaxformer.models import SpectrogramPatchesConfig
 
 
 def check_sounds(arrays: Mapping[str, np.ndarray], config: Any) -> None:
-    """Checks spectrograms; or that each waveform has a frame, and the mask of frames."""
+    """Checks spectrograms, or waveforms (at least one frame each) and their mask of frames."""
     waveforms, mask = arrays["input_values"], arrays.get("attention_mask")
     given = f"inputs: input_values has shape {waveforms.shape}"
     if isinstance(config, SpectrogramPatchesConfig):
@@ -57,7 +57,7 @@ def check_sounds(arrays: Mapping[str, np.ndarray], config: Any) -> None:
 
 
 def check_spectrograms(spectrograms: np.ndarray, config: Any) -> None:
-    """Checks the sizes of spectrograms; `config` is the model that reads them."""
+    """Checks the sizes of spectrograms for the model with this `config`."""
     bins, frames = config.num_mel_bins, config.num_frames
     if spectrograms.ndim != 3 or spectrograms.shape[1:] != (bins, frames):
         raise DataError(

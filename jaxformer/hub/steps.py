@@ -1,7 +1,7 @@
-"""A forward pass and its parts with the names of transformers: the encoder, a decode step, ...
+"""Forward passes and their parts, named as in transformers: the encoder, a decode step, ...
 
-Each is a pure function of a module, of its description and of arrays; `key` is for dropout, and the
-options `hidden_states` and `attentions` add those of all layers.
+Each is a pure function of a module, its description and arrays. `key` is for dropout; the options
+`hidden_states` and `attentions` add those of all layers.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ def forward(
     key: jax.Array | None = None,
     **options: bool,
 ) -> Outputs:
-    """Returns the outputs of `families.forward`; inputs may have a "head_mask" `[L, N]`."""
+    """Returns the outputs of `families.forward`; inputs may include a "head_mask" `[L, N]`."""
     arrays = {name: x for name, x in inputs.items() if name != "head_mask"}
     head_mask = inputs.get("head_mask")
     run = with_hooks(families.forward, _head_hooks(head_mask))
@@ -53,7 +53,7 @@ def features(
     *,
     key: jax.Array | None = None,
 ) -> jax.Array:
-    """Returns a dual encoder's vectors of any length `[B, D]`; `side` is "text" or "image"."""
+    """Returns a dual encoder's unnormalised vectors `[B, D]`; `side` is "text" or "image"."""
     return families.family_of(checkpoint.config).side(model, checkpoint, side, inputs, key)[2]
 
 
@@ -65,7 +65,7 @@ def encode(
     key: jax.Array | None = None,
     **options: bool,
 ) -> Outputs:
-    """Returns the outputs of an encoder-decoder's encoder: "encoder_last_hidden_state", ..."""
+    """Returns the outputs of the encoder: "encoder_last_hidden_state", ..."""
     family = families.family_of(checkpoint.config)
     (hidden, _), cache = families.recorded(family.encode, **options)(model, checkpoint, inputs, key)
     found = {"encoder_last_hidden_state": hidden}
@@ -96,7 +96,7 @@ def decode(
 def empty_cache(
     abstract_model: AbstractModel, shape: CacheShape, encoder_outputs: jax.Array | None = None
 ) -> Cache:
-    """Returns the cache of a model without weights, before the first token, for `step`."""
+    """Returns an empty cache for `step`, from a model without weights."""
 
     def made(parameters, encoder_outputs):
         return abstract_model.module(parameters).init_cache(shape, encoder_outputs)
@@ -113,12 +113,12 @@ def step(
     key: jax.Array | None = None,
     **options: bool,
 ) -> Outputs:
-    """Returns the outputs for the next tokens of each row, and "past_key_values" with them.
+    """Returns the outputs for the next tokens of each row, with the updated "past_key_values".
 
-    Inputs are "input_ids" and "position_ids" `[B, T]`; "attention_mask" `[B, C]` or narrower, of
-    all slots of the cache, 0 at padding; "past_key_values", from `empty_cache` or the step before;
-    for cross-attention "encoder_outputs" `[B, S, D]` and "encoder_attention_mask" `[B, S]`. There
-    is no dropout in a step.
+    Inputs are "input_ids" and "position_ids" `[B, T]`; "attention_mask" `[B, C]` or narrower, over
+    the slots of the cache, 0 at padding; "past_key_values", from `empty_cache` or the previous
+    step; for cross-attention "encoder_outputs" `[B, S, D]` and "encoder_attention_mask" `[B, S]`. A
+    step has no dropout.
     """
     family = families.family_of(checkpoint.config)
     cache = inputs["past_key_values"]
@@ -129,7 +129,7 @@ def step(
         mask = family.outputs_mask(inputs.get("encoder_attention_mask"))
         fresh = model.init_cache(shape, encoder_outputs, mask)
         pairs = zip(fresh.layers, cache.layers, strict=True)
-        # Those of the encoder's outputs are computed anew.
+        # Keys and values of the encoder's outputs are recomputed.
         layers = [
             [new if isinstance(new, EncoderCache) else old for new, old in zip(*pair, strict=True)]
             for pair in pairs
@@ -146,7 +146,7 @@ def step(
 
 
 def _head_hooks(head_mask: jax.Array | None) -> Mapping[str, Hook]:
-    """Returns the hooks that multiply the attention of each layer and head by `[L, N]`."""
+    """Returns hooks that multiply the attention of each layer and head by `[L, N]`."""
     if head_mask is None:
         return {}
 

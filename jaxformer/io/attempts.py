@@ -10,7 +10,7 @@ from typing import TypeVar
 from jaxformer.errors import ConfigError, StorageError, first_line
 
 PATIENCE = "JAXFORMER_STORAGE_SECONDS"
-"""Environment variable: for how many seconds to retry a lost connection."""
+"""Environment variable: how long to retry a lost connection, in seconds."""
 LONGEST_PAUSE = 15.0
 """Maximum seconds between two attempts."""
 _DEFAULT_PATIENCE = 60.0
@@ -45,7 +45,7 @@ def attempt(path: object, action: Callable[[], _Result], seconds: float | None =
             if not _is_lost(error):
                 raise StorageError(f"{path}: {_refusal(error)}") from error
             spent = time.monotonic() - begun
-            if spent + pause > seconds:  # more if the store's library retries as well
+            if spent + pause > seconds:  # takes longer if the store's library retries as well
                 raise StorageError(
                     f"{path}: the connection to the store was lost and did not come back within "
                     f"{max(seconds, round(spent)):g} s ({first_line(error)}); rerun the same "
@@ -56,7 +56,7 @@ def attempt(path: object, action: Callable[[], _Result], seconds: float | None =
 
 
 def patience() -> float:
-    """Returns for how many seconds to retry a lost connection."""
+    """Returns how long to retry a lost connection, in seconds."""
     text = os.environ.get(PATIENCE, "")
     try:
         seconds = float(text) if text else _DEFAULT_PATIENCE

@@ -1,4 +1,4 @@
-"""Component classes: which ones a configuration field accepts, whether imported yet or not.
+"""Component classes: finds those that a configuration field accepts, and imports their modules.
 
 The annotation of a field names a base class; the field accepts every concrete dataclass that
 derives from it. A class is abstract if it has abstract methods or lists `abc.ABC` as a base.
@@ -38,7 +38,7 @@ def is_library(module: str) -> bool:
 
 
 def type_name(kind: type) -> str:
-    """Returns the name of a class in files and messages, independent of its module in the library.
+    """Returns the name of a class for files and messages; library classes have no module prefix.
 
     "RMSNorm" for a class of the library, "my_module.Mine" for a user's class, and "experiment.Mine"
     for a class defined in an experiment file.
@@ -72,7 +72,7 @@ def all_types(base: Any) -> list[type]:
 
 
 def find_type(name: str, base: type) -> type | None:
-    """Looks up a concrete class by its name.
+    """Looks up a concrete class by name.
 
     Files written by older versions contain "jaxformer.functional.norms.RMSNorm": for library
     classes only the last part counts.
@@ -105,7 +105,7 @@ def _package_modules(package: str) -> tuple[str, ...]:
 
 
 def source_of(word: str, kinds: Iterable[Any]) -> Any:
-    """Returns the source that a bare path stands for when the name of its class is left out."""
+    """Returns the source for a bare path, given without the name of a class."""
     if not (os.path.exists(word) or any(mark in word for mark in "./*")):
         return None
     readers = (kind for kind in kinds if hasattr(kind, "reads"))

@@ -11,7 +11,7 @@ _WIDTH_OF_FILES = 200
 
 
 class _Console(Console):
-    """A console that raises BrokenPipeError, for the command to report, where rich would exit."""
+    """A console that raises BrokenPipeError where rich would exit, so that commands report it."""
 
     def on_broken_pipe(self) -> None:
         """Raises the BrokenPipeError that rich caught."""
@@ -42,7 +42,7 @@ def plain_table(
 def markdown_table(
     header: Sequence[str], rows: Iterable[Sequence[object]], right: Collection[int] = ()
 ) -> list[str]:
-    """Returns the lines of a table in Markdown; the columns at the places `right` are numbers."""
+    """Returns the lines of a table in Markdown; columns in `right` are right-aligned."""
     marks = ["---:" if place in right else "---" for place in range(len(header))]
     return [f"| {' | '.join(map(str, row))} |" for row in (header, marks, *rows)]
 

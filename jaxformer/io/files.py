@@ -162,7 +162,7 @@ def upload_folder(
 ) -> None:
     """Uploads the files of a folder; the files that mark it as complete go last."""
     names = (path.relative_to(source) for path in source.rglob("*") if path.is_file())
-    for name in sorted(filter(wanted, names), key=_place):
+    for name in sorted(filter(wanted, names), key=_upload_order):
         (folder / str(name)).put(source / name)
 
 
@@ -222,14 +222,14 @@ def write_whole(folder: str | Path, num_bytes: int, write: Callable[[Path], None
 
 
 def damaged_name(path: AnyPath) -> AnyPath:
-    """Returns the first unused name beside a path: NAME.damaged, NAME.damaged-2, ..."""
+    """Returns the first unused name next to a path: NAME.damaged, NAME.damaged-2, ..."""
     endings = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
     names = (path.with_name(f"{path.name}{DAMAGED}{ending}") for ending in endings)
     return next(name for name in names if not is_there(name))
 
 
 def is_there(path: AnyPath) -> bool:
-    """Whether a path exists; a link does, also if what it leads to does not."""
+    """Whether a path exists; true for a link to a missing file."""
     return path.exists() if is_remote(path) else os.path.lexists(path)
 
 
@@ -251,7 +251,7 @@ def _scratch() -> Iterator[Path]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _place(name: Path) -> tuple[int, int, str]:
+def _upload_order(name: Path) -> tuple[int, int, str]:
     """Sort key for uploads: index files after the files they name, `LAST` at the end, deep files
     first.
     """

@@ -37,7 +37,7 @@ def pull(run_dir: "RemotePath", names: Collection[str]) -> Path:
         for name in names:
             for path in [home / name, *(home / name).rglob("*")]:
                 info = files.get(path.relative_to(home).as_posix())
-                if path.is_file() and _same(path, info) is False:
+                if path.is_file() and _has_same_bytes(path, info) is False:
                     path.unlink()
             if not any(file.partition("/")[0] == name for file in files):
                 remove_folder(home / name)
@@ -46,22 +46,22 @@ def pull(run_dir: "RemotePath", names: Collection[str]) -> Path:
 
 
 def push(folder: Path, remote: "RemotePath", names: Collection[str] | None = None) -> None:
-    """Uploads files that are missing in the store or not known to have the same bytes there.
+    """Uploads files that are missing in the store, or whose bytes may differ there.
 
-    Without `names`, these are all files and folders but hidden ones.
+    Without `names`, uploads all files and folders except hidden ones.
     """
     there = remote.files()
 
     def wanted(path: Path) -> bool:
         if path.parts[0].startswith(".") or (names is not None and path.parts[0] not in names):
             return False
-        return not _same(folder / path, there.get(path.as_posix()))
+        return not _has_same_bytes(folder / path, there.get(path.as_posix()))
 
     upload_folder(folder, remote, wanted)
 
 
-def _same(path: Path, info: "ObjectInfo | None") -> bool | None:
-    """Whether an object has the same bytes as a file; None if the store does not tell."""
+def _has_same_bytes(path: Path, info: "ObjectInfo | None") -> bool | None:
+    """Whether an object has the same bytes as a file; None if the store has no MD5 of it."""
     if info is None or info.st_size != path.stat().st_size:
         return False
     return info.md5 == md5_of(path) if info.md5 else None

@@ -1,4 +1,4 @@
-"""The files of a model folder, which is untrusted: nothing outside of it is read."""
+"""The files of a model folder, which is untrusted: no file outside of it is read."""
 
 import os
 import re
@@ -46,7 +46,7 @@ _LARGEST_SIDE_FILE = 512 * 2**20
 
 
 def is_hf_checkpoint(folder: AnyPath) -> bool:
-    """Returns whether a folder holds a Hugging Face checkpoint, complete or not."""
+    """Returns whether a folder contains a Hugging Face checkpoint, which may be incomplete."""
     if any(True for suffix in _WEIGHTS for _ in folder.glob(f"*.{suffix}")):
         return True
     # The config.json of a run has no model_type. It may be a link, since a run's files are trusted.
@@ -84,7 +84,7 @@ def small_file_in(folder: str | os.PathLike, name: str) -> Path | None:
 
 
 def read_object(folder: str | os.PathLike, name: str) -> dict[str, Any] | None:
-    """Returns the JSON object in a file of a folder, or None if there is no such file."""
+    """Returns the JSON object in a file of a folder, or None if the file does not exist."""
     path = file_in(folder, name)
     return None if path is None else read_json_object(path)
 
@@ -139,7 +139,6 @@ def _is_blob(home: Path, target: Path) -> bool:
 def _limited(path: Path | None, most: int) -> Path | None:
     if path is not None and (size := path.stat().st_size) > most:
         raise DataError(
-            f"{path} has {size / 2**20:,.0f} MiB: such a file of a model has {most // 2**20} at "
-            "most; fetch it again"
+            f"{path} has {size / 2**20:,.0f} MiB: must have at most {most // 2**20}; fetch it again"
         )
     return path

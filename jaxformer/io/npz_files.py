@@ -49,9 +49,9 @@ def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
         if version not in _HEADERS:
             raise ValueError(f"{member.filename} has the format {version}, which is not supported")
         shape, _, dtype = _HEADERS[version](file)
-        held = member.file_size - file.tell()
+        actual = member.file_size - file.tell()
     if dtype.kind not in "biuf":
         raise ValueError(f"{member.filename} contains {dtype}, not numbers")
-    said = math.prod(shape) * dtype.itemsize
-    if said != held:
-        raise ValueError(f"{member.filename} declares {said} bytes but has {held}")
+    declared = math.prod(shape) * dtype.itemsize
+    if declared != actual:
+        raise ValueError(f"{member.filename} declares {declared} bytes but has {actual}")

@@ -40,9 +40,9 @@ def any_path(path: str | os.PathLike, name: str) -> AnyPath:
 
 
 def url_of(path: str | os.PathLike, name: str) -> str | None:
-    """Returns the URL that a path is; None for a path of this machine.
+    """Returns a path as a URL, or None if it is a local path.
 
-    Nothing is imported that would read or write it.
+    Does not import the libraries of the stores.
     """
     text = os.fspath(path) if isinstance(path, str | PurePath | os.PathLike) else None
     if not isinstance(text, str):

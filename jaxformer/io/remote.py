@@ -48,7 +48,7 @@ class ObjectInfo:
 
     @property
     def length(self) -> int:
-        """The size, under the name that etils uses."""
+        """The size, under etils' name for it."""
         return self.st_size
 
 

@@ -67,14 +67,14 @@ def _read(data: Any, hint: Any, where: str, find_user_class: Callable[[str], Any
         bases = [kind for kind in allowed if _is_component(kind)]
         if bases:
             return _component(data, bases, where, find_user_class)
-        if "type" not in data and any(_holds(kind, dict) for kind in allowed):
+        if "type" not in data and any(_allows(kind, dict) for kind in allowed):
             return {
                 key: _read(item, Any, f"{where}.{key}", find_user_class)
                 for key, item in data.items()
             }
     elif isinstance(data, list):
         for kind in allowed:
-            if _holds(kind, tuple) or _is_list(kind):
+            if _allows(kind, tuple) or _is_list(kind):
                 return _sequence(data, kind, where, find_user_class)
     elif any(_is_scalar(data, kind) for kind in allowed):
         return data
@@ -178,7 +178,7 @@ def _is_component(hint: Any) -> bool:
     return isinstance(hint, type) and hint is not Any and hint.__module__ != "builtins"
 
 
-def _holds(hint: Any, kind: type) -> bool:
+def _allows(hint: Any, kind: type) -> bool:
     """Whether an annotation allows this container; `Any` allows all."""
     return hint is Any or kind in (hint, typing.get_origin(hint))
 

@@ -39,8 +39,8 @@ def cache_folder() -> Path:
 def staged(path: str | os.PathLike, wanted: Callable[[str], bool] = lambda name: True) -> Path:
     """Returns a copy on this machine of a remote file or folder.
 
-    Several processes may ask at once: one copies, and the others wait for it. A copy that was
-    interrupted goes on with the files that are missing.
+    If several processes call this at once, one copies and the others wait. An interrupted copy
+    continues with the missing files.
     """
     if not is_remote(path):
         return Path(path)

@@ -85,7 +85,9 @@ def _parquet(path: Path, aside: Path, rows: Rows) -> None:
     arrow = optional_module("pyarrow", f"writing {path}")
     parquet = optional_module("pyarrow.parquet", f"writing {path}")
     try:
-        schemas = (arrow.Table.from_pylist(_same(chunk)).schema for chunk in _chunks(rows))
+        schemas = (
+            arrow.Table.from_pylist(_with_equal_columns(chunk)).schema for chunk in _chunks(rows)
+        )
         schema = next(schemas)
         for other in schemas:
             schema = arrow.unify_schemas([schema, other], promote_options="permissive")
@@ -117,7 +119,7 @@ def _chunks(rows: Rows) -> Iterator[list[dict[str, Any]]]:
         yield chunk
 
 
-def _same(chunk: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _with_equal_columns(chunk: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Gives all rows of a chunk the same columns: the schema is inferred from the first row."""
     names = dict.fromkeys(name for row in chunk for name in row)
     return [{name: row.get(name) for name in names} for row in chunk]

@@ -50,7 +50,7 @@ def heat_map(
 ) -> Any:
     """Draws a matrix `[rows, columns]` with row 0 at the top; `bar` labels its color bar.
 
-    `options` are those of matplotlib's `imshow`. The default color map for values of both signs is
+    `options` are passed to matplotlib's `imshow`. The default color map for values of both signs is
     white at 0.
     """
     values = np.asarray(values, np.float32)
@@ -71,7 +71,7 @@ def _label(axes: Any, title: str, x: str, y: str) -> None:
 
 
 def shown_text(text: str, longest: int | None = None) -> str:
-    """Returns a text as a label of a figure: printable, not read as a formula, and not too long."""
+    """Returns a text as a figure label: printable, without math mode, and shortened."""
     text = "".join(letter if letter.isprintable() else "·" for letter in text)
     if longest is not None and len(text) > longest:
         text = f"{text[: longest - 1]}…"

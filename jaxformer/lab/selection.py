@@ -1,4 +1,4 @@
-"""The layers or heads that a command shows."""
+"""The selection of layers or heads to show."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from jaxformer.errors import ArgumentError
 
 
 def selected(name: str, wanted: Sequence[int] | None, there: Sequence[int]) -> list[int]:
-    """Returns the places of the wanted numbers among those that a model has; None selects all."""
+    """Returns the indices of the wanted numbers in `there`; None selects all."""
     if wanted is None:
         return list(range(len(there)))
     for number in wanted:

@@ -1,4 +1,4 @@
-"""A run independent of the kind of cluster: name, command of each process, and machines."""
+"""A run on any kind of cluster: its name, the command of each process, and the machines."""
 
 import re
 import shlex

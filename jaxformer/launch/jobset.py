@@ -1,4 +1,4 @@
-"""Kubernetes manifests: a JobSet for TPUs on GKE and for GPUs."""
+"""Kubernetes manifests: JobSets for TPUs on GKE and for GPUs."""
 
 import re
 from dataclasses import dataclass

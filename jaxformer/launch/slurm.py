@@ -151,8 +151,8 @@ def slurm_script(job: Job, cluster: Slurm) -> str:
     lines = [f"#SBATCH --{name}={value}" for name, value in directives.items() if value is not None]
     flags = ("--exclusive", "--mem=0", "--requeue", "--open-mode=append", *cluster.sbatch)
     lines += [f"#SBATCH {flag}" for flag in flags]
-    # Processes exit by themselves when one is lost; the first to exit must not kill others that are
-    # still saving. Without --cpu-bind a per-node process may get only one core.
+    # Processes exit when one is lost; the first to exit must not kill others that are still saving.
+    # Without --cpu-bind a per-node process may get only one core.
     srun = ["srun", "--kill-on-bad-exit=0", "--cpu-bind=none"]
     if cluster.cpus_per_task is not None:
         srun.append(f"--cpus-per-task={cluster.cpus_per_task}")  # srun does not inherit it
@@ -174,15 +174,15 @@ _SCRIPT = """\
 #!/bin/bash
 {directives}
 
-# Its Python, 3.11 or later, has `pip install '.[pod-gpu]'` (without GPUs '.[all,gcs,s3]').
-# Submit: sbatch THIS_FILE   Watch: squeue --me   End for good: scancel JOB
+# Requires Python 3.11 or later with `pip install '.[pod-gpu]'` (without GPUs '.[all,gcs,s3]').
+# Submit: sbatch THIS_FILE   Watch: squeue --me   Cancel: scancel JOB
 # The same script, submitted again, continues the run from its last checkpoint.
 set -u
 {setup}
 {command}
 status=$?
 
-# The run was told to stop (time limit, preemption) and has saved: it goes on in the queue.
+# The run was stopped (time limit, preemption) and has saved: requeue it.
 if [ "$status" -eq {stopped} ]; then
     scontrol requeue "$SLURM_JOB_ID"
 fi

@@ -127,7 +127,7 @@ def _create(job: Job, cluster: TpuVm, slices: Slice) -> list[str]:
 
 
 def _train(job: Job, cluster: TpuVm) -> str:
-    """Returns the script that a machine runs: it survives the connection and restarts the run."""
+    """Returns the script that a machine runs; it outlives the connection and restarts the run."""
     name = job.name
     variables = job.variables("tpu").items()
     exports = "".join(f"export {each}={shlex.quote(value)}\n" for each, value in variables)
@@ -166,13 +166,13 @@ _LOOP = """\
 _SCRIPT = """\
 #!/bin/bash
 # {chips} as TPU virtual machines. Usage: bash THIS_FILE STEP, with the steps in this order:
-#   create   ask for the machines         wait    until they are there
-#   setup    make each machine ready      start   start the run, or continue it
+#   create   request the machines         wait    until they are ready
+#   setup    install on each machine      start   start the run, or continue it
 #   log      follow the first process     stop    save a checkpoint and end the run
-#   state    of the request               delete  give the machines back: until then they cost
+#   state    show the request's state     delete  release the machines, which cost until then
 #   again    after a preemption: delete, create, wait, setup, start
-#   keep     until the run is complete: `again` whenever the machines were taken away
-# A machine starts the run again by itself when it ends early; `keep` goes on where it is typed.
+#   keep     until the run is complete: `again` after each preemption
+# A machine restarts a run that ends early; `keep` must stay running on this machine.
 set -euo pipefail
 name={name}
 where=({where})
@@ -223,7 +223,7 @@ step() {{
                 local status
                 status=$(ended)
                 case "$status" in
-                0) echo "$name is complete; to give the machines back: bash $0 delete"; return ;;
+                0) echo "$name is complete; to release the machines: bash $0 delete"; return ;;
                 [0-9]*) echo "$name ended with status $status; why: bash $0 log" >&2; exit 1 ;;
                 esac ;;
             FAILED | SUSPEND*) bash "$0" again || echo "trying again in a minute" >&2 ;;

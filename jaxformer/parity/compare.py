@@ -1,7 +1,7 @@
 """Differences between the outputs and gradients of two models, ignoring padding.
 
 Two equivalent float32 programs differ by rounding, by an amount that depends on the model and the
-machine. Both are therefore compared with the same computation in float64, and our error may be at
+machine. Both are therefore compared with the same computation in float64, and our error must be at
 most a small multiple of the other program's.
 """
 

@@ -60,17 +60,17 @@ def example_inputs(
     if any(head.unit == "choice" for head in config.heads):
         return _choices(checkpoint, padding, (rows, CHOICES, length), rng)
     family = family_of(config)
-    names, asked, inputs = family.inputs, family.names_of_inputs(config), {}
+    names, accepted, inputs = family.inputs, family.names_of_inputs(config), {}
     if "input_ids" in names:
         inputs |= _texts(checkpoint, padding, (rows, length), rng)
     if "decoder_input_ids" in names and not task.repeats_inputs:
         inputs |= _ids(checkpoint, padding, (rows, length - 2), rng, "decoder_")
-    if "spatial_shapes" in asked:
+    if "spatial_shapes" in accepted:
         inputs |= _shaped_images(config.parts.get("image", config), padding, rows, rng)
     elif "pixel_values" in names:
         size = (rows, encoder.channels, *encoder.image_size)
         inputs["pixel_values"] = rng.standard_normal(size).astype(np.float32)
-        if "noise" in asked:
+        if "noise" in accepted:
             inputs["noise"] = rng.random((rows, encoder.num_patches)).astype(np.float32)
     if "input_features" in names:
         size = (rows, encoder.num_mel_bins, encoder.num_frames)
@@ -240,7 +240,7 @@ def _sequence(task: SequenceClassificationTask, rng, inputs, hf_config):
 
 @_labels.register
 def _transcripts(task: CTCTask, rng, inputs, hf_config):
-    """A label for each clip but the first has a different length; one is -100 amid the others."""
+    """Labels of a different length for each clip; one label between others is -100."""
     rows, size = len(inputs["input_values"]), hf_config.values["vocab_size"]
     blank = hf_config.values["pad_token_id"]
     labels = (blank + rng.integers(1, size, size=(rows, 5))) % size
@@ -253,7 +253,7 @@ def _transcripts(task: CTCTask, rng, inputs, hf_config):
 
 @_labels.register
 def _quantized_frames(task: QuantizedFramesTask, rng, inputs, hf_config):
-    """Masks half of the frames; the others that each is told from may have its codes."""
+    """Masks half of the frames; negatives may have the same codes as the masked frame."""
     rows, samples = inputs["input_values"].shape
     frames, names = samples, ("conv_kernel", "conv_stride")
     for size, stride in zip(*map(hf_config.take, names), strict=True):

@@ -29,7 +29,7 @@ _COMMANDS: dict[tuple[type[Task], ...], str] = {
     (SequenceClassificationTask, TokenClassificationTask, QuestionAnsweringTask): "predict",
     (Task,): "forward",
 }
-"""Tasks -> an example command for their classes; the first that fits counts."""
+"""Tasks -> an example command for their classes; the first match is used."""
 _LEFT_OUT = dict.fromkeys(("resnet", "regnet"), "a convolutional network, not a transformer")
 """`model_type` -> why it is not supported."""
 

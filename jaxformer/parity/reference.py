@@ -1,4 +1,4 @@
-"""The reference model in transformers; needs torch and transformers."""
+"""The reference model in transformers; requires torch and transformers."""
 
 import contextlib
 import copy
@@ -122,7 +122,7 @@ class Reference:
         }
 
     def _stacked(self, states: Sequence[Any]) -> Any:
-        """Stacks the hidden states, without a last one of a different width (OPT 350M)."""
+        """Stacks the hidden states; a last one of a different width is left out (OPT 350M)."""
         return self._torch.stack([x for x in states if x.shape == states[0].shape])
 
 

@@ -47,31 +47,30 @@ _LEFT_OUT = (
     "- ByT5 and the Flan models have the `model_type` t5, and Pythia has gpt_neox.",
     "- A folder of `clip`, `siglip` or `siglip2` with both towers loads as a whole. Transformers",
     "  extracts one: `CLIPVisionModelWithProjection.from_pretrained(DIR).save_pretrained(TOWER)`.",
-    "- Of `gemma3`, `qwen2_vl`, `qwen2_5_vl` and `qwen3_vl` the text model is read, also in files",
-    "  of its own (`qwen2_5_vl_text`), and written as a `gemma3_text`, `qwen2` or `qwen3`. On",
-    "  texts it computes what the whole does; images are not read.",
-    "- Without a mask, T5Gemma hides tokens with the padding's id, as in transformers. A token in",
-    "  whose window there is nothing else gets the mean of all tokens there, and nothing here.",
-    "- A decoder whose config says `is_causal = false` sees both ways, as in transformers, and",
-    "  does not generate. It is refused where transformers does not honour it in every layer.",
-    "- A backbone of DINOv2 or DINOv3 (`DINOv3ViTBackbone`) loads as the model that it is made of,",
-    "  where `--architecture DINOv3ViTModel` asks for it.",
+    "- Of `gemma3`, `qwen2_vl`, `qwen2_5_vl` and `qwen3_vl` only the text model is read, also from",
+    "  separate files (`qwen2_5_vl_text`), and written as `gemma3_text`, `qwen2` or `qwen3`. It",
+    "  computes the same outputs for texts; images are not supported.",
+    "- Without a mask, T5Gemma masks tokens with the padding id, as in transformers. A token whose",
+    "  window contains only padding gets the mean of all tokens in transformers, and zeros here.",
+    "- A decoder with `is_causal = false` in its config attends in both directions, as in",
+    "  transformers, and does not generate. It is refused if transformers ignores this in a layer.",
+    "- A backbone of DINOv2 or DINOv3 (`DINOv3ViTBackbone`) loads as the model that it contains,",
+    "  with `--architecture DINOv3ViTModel`.",
     "- A Nomic BERT that transformers saved with `save_original_format=False` is refused: its",
-    "  tensors have other names than those of published files.",
-    "- There are no heads for GPT-2's double heads.",
-    "- `generate()` of transformers counts the positions of causal RoBERTa models from 0, and its",
-    "  forward pass counts from behind the padding's id. Here both count as the forward pass.",
+    "  tensor names differ from those of published files.",
+    "- GPT-2's double heads are not supported.",
+    "- In transformers, `generate()` counts the positions of causal RoBERTa models from 0, but the",
+    "  forward pass counts them from the padding id + 1. Here both count as the forward pass.",
     "- An MPT with an `alibi_bias_max` other than 8 is computed as by the code published with it;",
-    "  transformers always has 8.",
-    "- A file of DeBERTa as its authors wrote it says nothing of its head over the vocabulary,",
-    "  which is read here; transformers reads it where config.json says `legacy: false`.",
-    "- In a decoder alone of BART, a relative or Whisper (`BartForCausalLM`) transformers counts",
-    "  padding on the left as positions. `generate` gives the text of each row without it. Its",
-    "  cross-attention is kept, and not run: states of an encoder are not read.",
-    "- Of BEiT, the class for segmentation is not supported. In transformers, tables of biases of",
-    "  images that are not square are read with rows and columns exchanged, and",
-    "  `BeitForMaskedImageModeling` without `use_mean_pooling` loads its two norms in each other's",
-    "  place.",
+    "  transformers always uses 8.",
+    "- DeBERTa's original files do not describe their head over the vocabulary, which is read",
+    "  here; transformers reads it if config.json has `legacy: false`.",
+    "- In a separate decoder of BART, a related model or Whisper (`BartForCausalLM`), transformers",
+    "  counts padding on the left as positions. `generate` gives the text of each row without it.",
+    "  The cross-attention is kept but not run, since encoder states are not inputs.",
+    "- BEiT's segmentation class is not supported. In transformers, bias tables for images that",
+    "  are not square are read with rows and columns exchanged, and `BeitForMaskedImageModeling`",
+    "  without `use_mean_pooling` swaps its two norms on loading.",
 )
 
 
@@ -82,12 +81,12 @@ class ParityRow:
     system: str
     architecture: str
     outputs: float
-    """The largest difference of all outputs and hidden states, in float32."""
+    """The largest difference in any output or hidden state, in float32."""
     missing: tuple[str, ...]
     """Outputs that only transformers has."""
     exported: bool
-    """Whether exported tensors are identical, and transformers loads them without a warning and
-    computes the same outputs.
+    """Whether exported tensors are identical, load in transformers without a warning, and give the
+    same outputs.
     """
     gradient: float | None
     """The largest difference of parameter gradients, in float32; None if the class has no loss or

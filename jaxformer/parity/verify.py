@@ -42,7 +42,7 @@ RECEIPT = "receipt.json"
 
 _LAYERS = ("hidden_states", "encoder_hidden_states", "decoder_hidden_states")
 _STATES = ("last_hidden_state", "projected_states")
-"""What is compared of models without scores."""
+"""The outputs that are compared for models without scores."""
 
 
 def verify(folder: str | Path, architecture: str | None = None) -> dict[str, Any]:
@@ -59,12 +59,12 @@ def verify(folder: str | Path, architecture: str | None = None) -> dict[str, Any
         )
     with _readable(folder) as readable:
         theirs = Reference(readable, ours.checkpoint.architecture.name)
-    asked = {padding: example_inputs(ours.checkpoint, padding) for padding in PADDINGS}
-    expected = {padding: theirs.outputs(inputs) for padding, inputs in asked.items()}
+    examples = {padding: example_inputs(ours.checkpoint, padding) for padding in PADDINGS}
+    expected = {padding: theirs.outputs(inputs) for padding, inputs in examples.items()}
     theirs.to_float64()
     cases = {
         padding: _compared(ours, inputs, expected[padding], theirs.outputs(inputs))
-        for padding, inputs in asked.items()
+        for padding, inputs in examples.items()
     }
     worst = max(max(case["relative"].values()) for case in cases.values())
     file = open_folder(folder, architecture=architecture).file

@@ -27,7 +27,7 @@ class CompiledBuffer(NamedTuple):
     operation: str
     """The JAX operation that computes it."""
     source: str
-    """The source line: "jaxformer/nn/stack.py:120"; "" if it is not known."""
+    """The source line: "jaxformer/nn/stack.py:120"; "" if unknown."""
 
 
 class AllocatedBuffer(NamedTuple):
@@ -62,7 +62,7 @@ class Assignment:
 
 
 def read_assignment(assignment: str, live_ranges: str) -> Assignment:
-    """Parses the memory assignment of a program, which is made before code generation."""
+    """Parses the memory assignment of a program, which XLA makes before code generation."""
     _, _, ranges = live_ranges.partition("BufferLiveRange:")
     lives = {
         name.replace("{}", ""): (int(first), int(last))
@@ -87,15 +87,17 @@ def read_assignment(assignment: str, live_ranges: str) -> Assignment:
         kept=sum(int(size) for size in _KEPT.findall(assignment)),
         temporary=sum(int(size) for size in _TEMPORARY.findall(assignment)),
         arguments=tuple(arguments.values()),
-        at_peak=tuple(_most(temporaries)),
+        at_peak=tuple(_peak_temporaries(temporaries)),
     )
 
 
-def _most(temporaries: Mapping[tuple[int, int], list[AllocatedBuffer]]) -> list[AllocatedBuffer]:
+def _peak_temporaries(
+    temporaries: Mapping[tuple[int, int], list[AllocatedBuffer]],
+) -> list[AllocatedBuffer]:
     """Returns the temporaries at peak memory; arrays that share memory count once."""
     changes: Counter[int] = Counter()
     for (_, size), arrays in temporaries.items():
-        for first, last in _joined(arrays):
+        for first, last in _live_intervals(arrays):
             changes[first] += size
             changes[last + 1] -= size
     now, sums = 0, {}
@@ -110,8 +112,8 @@ def _most(temporaries: Mapping[tuple[int, int], list[AllocatedBuffer]]) -> list[
     return [array for array in alive if array is not None]
 
 
-def _joined(arrays: list[AllocatedBuffer]) -> Iterator[tuple[int, int]]:
-    """Returns the times when any of these arrays exists."""
+def _live_intervals(arrays: list[AllocatedBuffer]) -> Iterator[tuple[int, int]]:
+    """Yields the intervals of time in which any of these arrays exists."""
     first, last = None, -1
     for array in sorted(arrays, key=lambda each: each.first):
         if first is not None and array.first > last:

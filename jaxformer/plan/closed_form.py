@@ -1,4 +1,4 @@
-"""The work of a training step, from the sizes of the model and the mesh."""
+"""The work of a training step, computed from the sizes of the model and the mesh."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ def work_of(config: Config, slice_: Slice) -> Work:
     per_device = tokens / prod(mesh.values())
     flops = model.flops(config.row_lengths)
     parameters, experts = parameter_count(model), expert_parameter_count(model)
-    held = parameters - experts + experts // mesh["expert"]
+    resident = parameters - experts + experts // mesh["expert"]
     recomputed = 2 * sum(
         stack.num_layers * sum(recomputed_products(stack).values()) for stack in model.stacks
     )
@@ -72,7 +72,7 @@ def work_of(config: Config, slice_: Slice) -> Work:
     return Work(
         products=products * per_device,
         attention=attention * per_device,
-        state_bytes=_STATE_TRAFFIC * held / (mesh["fsdp"] * mesh["tensor"]),
+        state_bytes=_STATE_TRAFFIC * resident / (mesh["fsdp"] * mesh["tensor"]),
         collectives=sent(model, mesh, parameters=parameters, tokens=tokens, parts=parts),
         tokens=tokens,
         useful=flops.training(causal=True) * tokens,
@@ -144,15 +144,19 @@ def sent(
     # Layers that share parameters gather them every time.
     used = sum(stack.num_layers * sum(layer_products(stack).values()) for stack in model.stacks)
     experts = expert_parameter_count(model) if expert > 1 else 0
-    held = parameters - experts + experts // expert
-    gathered = (max(parameters, used) - parameters + held) // tensor
+    resident = parameters - experts + experts // expert
+    gathered = (max(parameters, used) - parameters + resident) // tensor
     found = []
     if fsdp > 1:
         both = 2 * parts * _BFLOAT16_BYTES * gathered
         found.append(Collective("all-gather", ("fsdp",), both, 2 * layers))
         scattered = parts * gradient_bytes * gathered
         found.append(Collective("reduce-scatter", ("fsdp",), scattered, layers))
-    for axis, owned in (("data", held), ("sequence", held), ("expert", parameters - experts)):
+    for axis, owned in (
+        ("data", resident),
+        ("sequence", resident),
+        ("expert", parameters - experts),
+    ):
         if mesh.get(axis, 1) > 1:
             summed = parts * gradient_bytes * (owned // tensor) // fsdp
             found.append(Collective("all-reduce", (axis,), summed, layers))
@@ -171,7 +175,7 @@ def sent(
 
 
 def _over_time(model: ModelConfig, read: int, sequence: int, tensor: int) -> list[Collective]:
-    """The collectives of attention whose rows are sharded along time; `read` tokens a device."""
+    """The collectives of attention over rows sharded along time, with `read` tokens per device."""
     gathers, gathered, exchanges, exchanged = 0, 0, 0, 0
     for stack in model.stacks:
         widths = _BFLOAT16_BYTES * read * (stack.head_width + stack.value_width) // tensor
@@ -192,9 +196,9 @@ def _over_time(model: ModelConfig, read: int, sequence: int, tensor: int) -> lis
 
 
 def exchanged_heads(stack: TransformerConfig, sequence: int, tensor: int) -> int | None:
-    """The key/value heads, copies included, that devices along time exchange for time.
+    """The number of key/value heads, including copies, that devices along time exchange for tokens.
 
-    None: there are too few heads, so that each device gathers the keys and values of its rows.
+    None if there are too few heads: then each device gathers the keys and values of its rows.
     """
     kv_heads = max(1, stack.kv_heads // tensor)
     if not heads_suffice(stack.num_heads // tensor, kv_heads, sequence):
@@ -203,7 +207,7 @@ def exchanged_heads(stack: TransformerConfig, sequence: int, tensor: int) -> int
 
 
 def _exchanged(model: ModelConfig, tokens: int) -> list[Collective]:
-    """The collectives of mixtures of experts, for the tokens of the devices that share them."""
+    """The collectives of mixtures of experts for `tokens`, those of the devices that share them."""
     gathers, gathered, scatters, scattered = 0, 0, 0, 0
     for stack in model.stacks:
         layer = getattr(stack, "feed_forward", None)

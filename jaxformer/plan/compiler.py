@@ -111,7 +111,7 @@ def compile_step(config: Config, slice_: Slice) -> CompiledStep:
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _compile_apart(folder, config, slice_)
+        _compile_separately(folder, config, slice_)
         if not has_assigned_memory(folder):
             # User-defined components may not be picklable; then compile, and raise errors, in this
             # process.
@@ -120,8 +120,8 @@ def compile_step(config: Config, slice_: Slice) -> CompiledStep:
     return replace(step, seconds=time.perf_counter() - start)
 
 
-def _compile_apart(folder: Path, config: Config, slice_: Slice) -> None:
-    """Compiles in another process until memory is assigned; requires a picklable experiment."""
+def _compile_separately(folder: Path, config: Config, slice_: Slice) -> None:
+    """Compiles in a separate process until memory is assigned; requires a picklable experiment."""
     try:
         experiment = pickle.dumps((config, slice_))
     except (pickle.PicklingError, AttributeError, TypeError):

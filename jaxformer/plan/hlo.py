@@ -26,7 +26,7 @@ _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 _ROW = re.compile(r"^(\d+) (.*)$")
 _FIELD = re.compile(r"(\w+)=(\d+)")
 _PACKAGE, _HELPERS = "jaxformer", "functional/"
-"""The source of an array is a line of the package, of the caller if it is in a helper function."""
+"""The source of an array is a line of the package; in a helper function, the line of its caller."""
 
 
 class Array(NamedTuple):

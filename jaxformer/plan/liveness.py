@@ -37,7 +37,7 @@ NOT_FUSED = {"pallas_call", "gather", "scatter-add", "sort", "custom_call", "top
 """Operations that XLA never fuses with their consumers."""
 FUSES_OPERANDS = {"dot_general", "conv_general_dilated", "dynamic_update_slice", "scatter-add"}
 """Operations that XLA fuses with the producers of their operands."""
-_WAITING = {"saved by the loop", "loop state"}
+_LONG_LIVED = {"saved by the loop", "loop state"}
 """Operations whose results live too long to be kept in on-chip memory."""
 
 
@@ -89,10 +89,10 @@ class _Walk:
         self.first: dict[Value, int] = {}
         self.last: dict[Value, int] = {}
         self.maker: dict[Value, str] = {}
-        self.open: set[Value] = set()  # what its only reader may be fused into
+        self.open: set[Value] = set()  # arrays whose only reader may be fused into their producer
         self.during: dict[int, Peak] = {}  # the peak memory inside of loops
         self.temporary: dict[int, list[tuple[Value, str]]] = defaultdict(list)
-        self.summed_late: list[Value] = []  # what is summed over devices where it is read
+        self.summed_late: list[Value] = []  # arrays that are summed over devices when they are read
         self.shares: list[tuple[Value, Value]] = []  # a result that may replace an array
 
     def run(self, owned: list[Value]) -> None:
@@ -111,7 +111,7 @@ class _Walk:
 
     def _operate(self, op: Operation, time: int) -> None:
         if op.name == "optimization_barrier":
-            self._wait(op, time)
+            self._barrier(op, time)
         elif op.name in ALIASES and (op.name != "reshard" or _moves_nothing(op)):
             self._alias(op)
         elif (op.name in ELEMENTWISE and not _skips_rows(op)) or _sums(op):
@@ -133,19 +133,19 @@ class _Walk:
         """A device's partial gradient is as large as the whole kernel until it is scattered."""
         (value,) = op.results
         whole = Value((parts, *value.shape), value.dtype, value.source)
-        if self.in_loop and self._waits(op, whole, parts):
+        if self.in_loop and self._is_delayed(op, whole, parts):
             for operand in op.operands:
                 self._read(operand, self.end - 1)
         self._make(whole, time, "sum over rows")
         if self.layout.on_chip:  # reductions overlap with the rest of the layer
             self.last[whole] = self.end
 
-    def _waits(self, op: Operation, whole: Value, parts: int) -> bool:
+    def _is_delayed(self, op: Operation, whole: Value, parts: int) -> bool:
         """Whether the gradient of a kernel is delayed until the end of its layer."""
         if self.layout.on_chip and not self.layout.sparse_cores and parts <= 64:
             return True
-        held = sum(self.layout.bytes(root) for root in self._roots_of(op))
-        return held + self.layout.bytes(whole) <= self.layout.on_chip
+        live = sum(self.layout.bytes(root) for root in self._roots_of(op))
+        return live + self.layout.bytes(whole) <= self.layout.on_chip
 
     def _alias(self, op: Operation) -> None:
         (result,) = op.results
@@ -160,7 +160,7 @@ class _Walk:
         if self.uses[value] > 1 or self.uses[result] > 1:
             self.open.discard(array)
 
-    def _wait(self, op: Operation, time: int) -> None:
+    def _barrier(self, op: Operation, time: int) -> None:
         """A barrier: elementwise values are materialized, and arrays live until then."""
         for value, result in zip(op.operands, op.results, strict=True):
             self._read(value, time)
@@ -224,7 +224,7 @@ class _Walk:
             self._make(value, time if number >= parts.num_state else time + 1, "saved by the loop")
 
     def _is_computed_late(self, value: Value) -> bool:
-        """Whether a value is not materialized but computed where it is read."""
+        """Whether a value is not materialized but computed by the operations that read it."""
         return value in self.roots and self.same.get(value, value) not in self.first
 
     def _roots(self, value: Value) -> frozenset[Value]:
@@ -273,13 +273,13 @@ class _Walk:
         for time in range(-1, self.end + 2):
             for value in ends[time]:
                 alive.pop(value, None)
-            alive |= {held.value: held for held in starts[time]}
+            alive |= {buffer.value: buffer for buffer in starts[time]}
             made = [LiveBuffer(v, maker, self.layout.bytes(v)) for v, maker in self.temporary[time]]
             here = [*alive.values(), *made]
             inner = self.during.get(time, Peak(0))
-            if inner.bytes + sum(held.bytes for held in here) > best.bytes:
+            if inner.bytes + sum(buffer.bytes for buffer in here) > best.bytes:
                 kept, on_chip = self._off_chip(here, self.layout.on_chip - inner.on_chip)
-                size = inner.bytes + sum(held.bytes for held in kept)
+                size = inner.bytes + sum(buffer.bytes for buffer in kept)
                 if size > best.bytes:
                     best = Peak(size, kept + inner.arrays, on_chip + inner.on_chip)
         return best
@@ -289,14 +289,14 @@ class _Walk:
         fit go first.
         """
         kept, left = [], room
-        for held in sorted(arrays, key=lambda held: -held.bytes):
-            first, last = (each.get(held.value, 0) for each in (self.first, self.last))
+        for buffer in sorted(arrays, key=lambda buffer: -buffer.bytes):
+            first, last = (each.get(buffer.value, 0) for each in (self.first, self.last))
             waits = any(first < loop <= last for loop in self.during)
-            waits = waits and held.maker != "sum over rows"
-            if waits or held.maker in _WAITING or held.bytes > left:
-                kept.append(held)
+            waits = waits and buffer.maker != "sum over rows"
+            if waits or buffer.maker in _LONG_LIVED or buffer.bytes > left:
+                kept.append(buffer)
             else:
-                left -= held.bytes
+                left -= buffer.bytes
         return kept, room - left
 
 
@@ -383,7 +383,7 @@ def _slices(op: Operation) -> bool:
 
 
 def _skips_rows(op: Operation) -> bool:
-    """Whether a slice takes every n-th row, as the windows of a convolution do: then it is not
+    """Whether a slice takes every n-th row, as for the windows of a convolution: then it is not
     fused with the product that reads it, and the backward pass reads it again.
     """
     strides = op.equation.params.get("strides") if op.name == "slice" else None

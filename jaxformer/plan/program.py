@@ -79,7 +79,7 @@ class Operation:
     name: str
     """The name of the primitive."""
     operands: list[Value | None]
-    """The operands without constants; in loops, None stands for a constant."""
+    """The operands without constants; in loops, a constant is None."""
     results: list[Value]
     equation: JaxprEqn
     bodies: "list[Program]" = field(default_factory=list)

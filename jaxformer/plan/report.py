@@ -58,12 +58,12 @@ class Plan:
     asked: Config
     """The original experiment."""
     impossible: str
-    """Why its mesh is impossible on these chips, so that the best one is planned instead, or ""."""
+    """Why the experiment's mesh, for which the best one is planned, is impossible; or ""."""
     config: Config
     """The planned experiment, with concrete mesh sizes."""
     slice: Slice
     memory: MemoryEstimate
-    """The estimated memory per device, for the stage that needs the most."""
+    """The estimated memory per device, for the stage that needs most."""
     stages: tuple[StageTime, ...]
     notes: tuple[str, ...]
     """Notes about what the figures leave out and how special cases are counted."""
@@ -200,7 +200,7 @@ def plan(
     progress: Progress,
 ) -> Plan:
     """Plans a job."""
-    impossible = "" if found else _impossible(config, slice_)
+    impossible = "" if found else _why_impossible(config, slice_)
     if impossible:
         progress("the mesh of the experiment is impossible; searching for the fastest one")
         found = search.winner(config, slice_)
@@ -232,7 +232,7 @@ def plan(
     )
 
 
-def _impossible(config: Config, slice_: Slice) -> str:
+def _why_impossible(config: Config, slice_: Slice) -> str:
     """Returns why the experiment's mesh is impossible on the chips, or ""."""
     check_without_mesh(config)
     try:

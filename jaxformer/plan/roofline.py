@@ -60,7 +60,7 @@ class StepTime:
     """The time of a step."""
 
     terms: dict[str, float]
-    """Seconds of each resource alone: compute, memory, the links of each axis, the network."""
+    """Seconds of each separate resource: compute, memory, the links of each axis, the network."""
     seconds: float
     """Seconds of the whole step."""
     mfu: float
@@ -90,7 +90,7 @@ def step_time(step: TracedStep) -> StepTime:
 def time_of(
     work: Work, slice_: Slice, mesh: Mapping[str, int], shares: Shares | None = None
 ) -> StepTime:
-    """The time of a step that reaches some shares of the peaks; None: those fitted for the chip."""
+    """The time of a step that reaches `shares` of the peaks; None: those fitted for the chip."""
     chip = slice_.chip
     shares = shares or shares_of(chip)
     peak = chip.peak_flops.value

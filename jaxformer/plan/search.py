@@ -132,7 +132,7 @@ def _traced(config: Config, slice_: Slice) -> list[Candidate]:
         traced.append(evaluate(waiting.pop(0), slice_))
         if traced[-1].fits:
             continue
-        # Others that need as much are not worth a trace; the one that needs the least is.
+        # A candidate that needs as much memory is not worth a trace; the smallest one is.
         excess = traced[-1].memory.peak / slice_.chip.memory.value
         most = _rough_bytes(traced[-1].config) / excess
         least = min(waiting, key=_rough_bytes, default=None)
@@ -288,13 +288,13 @@ def _rough_bytes(config: Config) -> float:
     """The state, the saved activations and those of one layer, which are most of the memory."""
     mesh, model = config.mesh, config.model
     experts = expert_parameter_count(model)
-    held = parameter_count(model) - experts + experts / mesh.expert
+    resident = parameter_count(model) - experts + experts / mesh.expert
     parts = config.train.gradient_accumulation * row_shards(vars(mesh)) * mesh.sequence
     tokens = 0
     for stage, _ in stages_of(config):
         longest = stage.data.sequences_per_row * max(stage.row_lengths.values())
         tokens = max(tokens, stage.data.batch_size * longest // parts)
-    found = 4 * _FLOAT_BYTES * held / (mesh.fsdp * mesh.tensor)
+    found = 4 * _FLOAT_BYTES * resident / (mesh.fsdp * mesh.tensor)
     for stack in model.stacks:
         layer = saved_bytes(stack.with_fields(remat="none"), tokens, mesh.tensor)
         found += saved_bytes(stack, tokens, mesh.tensor) + layer / stack.num_layers

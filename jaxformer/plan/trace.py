@@ -68,9 +68,9 @@ def trace_step(config: Config, slice_: Slice) -> TracedStep:
 
 
 def train_program(config: Config, mesh: Mesh | AbstractMesh) -> TrainProgram:
-    """Returns the training program of an experiment, with shapes of teacher and reference alone."""
+    """Returns the training program of an experiment; teacher and reference have shapes only."""
     train, loss = config.train, None
-    if train.steps is None:  # the data determines it; the schedule needs some number
+    if train.steps is None:  # the data determines it; the schedule needs a number
         train = replace(train, steps=1)
     teacher, _ = teacher_of(train)
     if teacher is not None:

@@ -1,4 +1,4 @@
-"""Opens saved models by name, and loads them: runs, Hugging Face checkpoints, adapters."""
+"""Opens and loads saved models by name: runs, Hugging Face checkpoints, adapters."""
 
 import os
 from collections.abc import Mapping
@@ -36,40 +36,40 @@ def load(
     weights: KernelDtype | None = None,
     **model_fields: Any,
 ) -> Pretrained:
-    """Returns a model: a complete checkpoint of a run, or a Hugging Face checkpoint.
+    """Loads a model from a checkpoint of a run, or from a Hugging Face checkpoint.
 
     Args:
-        folder: A run's folder, that of one of its checkpoints (RUN/checkpoints/300), or one with
-            config.json and model.safetensors (or several files and their index); or that of a
-            PEFT adapter, which names its base. Where there is no such folder, the name of a model
-            on the hub: "org/name", or "org/name@revision". gs:// and s3:// URLs are folders too.
-        dtype: The dtype of the parameters: "float32", "bfloat16" or "float16"; None keeps that of
-            the files.
-        mesh: The mesh that each parameter is sharded over when it is read; None: one device.
+        folder: The folder of a run, of one of its checkpoints (RUN/checkpoints/300), of a Hugging
+            Face checkpoint (config.json and model.safetensors, or several files and their index) or
+            of a PEFT adapter, which names its base. gs:// and s3:// URLs are allowed. If the folder
+            does not exist, the name of a model on the hub: "org/name", or "org/name@revision".
+        dtype: The dtype of the parameters: "float32", "bfloat16" or "float16"; None keeps the dtype
+            of the files.
+        mesh: The mesh over which parameters are sharded; None: one device.
         step: Which checkpoint of the run; None: the newest.
-        best: Take the checkpoint with the best value of the run's `train.metric`.
+        best: Whether to use the checkpoint with the best value of the run's `train.metric`.
         adapter: The folder of a PEFT adapter (LoRA, DoRA, IA3, trainable tokens) to merge into the
             weights.
         adapters: The folders of adapters by name; `Pretrained.with_adapters` merges the chosen
             ones.
-        architecture: The class of a Hugging Face checkpoint, such as "BertModel"; None: the one
-            that config.json names, or that of the body if the files have only the body.
+        architecture: The class of a Hugging Face checkpoint, such as "BertModel"; None: the class
+            in config.json, or the class without heads if the files have no heads.
         revision: A branch, a tag or a commit of a model on the hub; None: main.
-        token: The access token for the hub; None: HF_TOKEN, or that of `hf auth login`.
-        cache_dir: The hub's cache; None: that of HF_HOME.
-        strict: Whether to refuse fields of config.json that transformers' class does not know and
-            so ignores; otherwise a warning names them.
-        weights: "int8": generation reads kernels in int8 with a scale for each output, half the
-            bytes of bfloat16, and on a CPU rounds the inputs of their products to int8 too; None:
-            in the dtype of the parameters.
-        **model_fields: Fields of our configuration that say how the model is computed:
-            `compute_dtype`, `scan_layers`, `attention`, `remat`. Without `compute_dtype` it is
-            computed in float32 if `dtype` is float32, else in bfloat16.
+        token: The access token for the hub; None: HF_TOKEN, or the token of `hf auth login`.
+        cache_dir: The hub's cache; None: the cache in HF_HOME.
+        strict: Whether to refuse fields of config.json that the class in transformers ignores;
+            otherwise a warning lists them.
+        weights: "int8": generation stores kernels in int8 with a scale for each output, half the
+            bytes of bfloat16, and on a CPU also rounds their inputs to int8; None: kernels in the
+            dtype of the parameters.
+        **model_fields: Fields of our configuration that determine how the model is computed:
+            `compute_dtype`, `scan_layers`, `attention`, `remat`. The default `compute_dtype` is
+            float32 if `dtype` is float32, otherwise bfloat16.
 
     Raises:
         ArgumentError: An argument has a wrong value.
-        ConfigError: There is no such folder or model, the system is unknown, or the configuration
-            has a value that is not supported.
+        ConfigError: The folder or model does not exist, the system is unknown, or the configuration
+            has an unsupported value.
         DataError: The tensors are missing, damaged or do not fit, or a weight is not finite.
     """
     dtype = checked_dtype(dtype)
@@ -112,7 +112,7 @@ def open_checkpoint(
 ) -> Checkpoint:
     """Opens a saved model; its parameters are read on demand.
 
-    `of_files` are options of `FolderCheckpoint`, which a run does not need: it has its parts.
+    `of_files` are further options of `FolderCheckpoint`, unused for a run, which has all its parts.
     """
     hub = {"token": token, "cache_dir": cache_dir}
     folder = model_folder(
@@ -128,8 +128,8 @@ def open_checkpoint(
         check_argument("architecture", architecture, whole, "None for a run, which has its heads")
         return RunCheckpoint(folder, step, best, weights, adapter, fields)
     if best or step is not None:
-        asked = "--best" if best else f"--step {step}"
-        raise ConfigError(f"{asked}: {home} is a Hugging Face checkpoint, which has no steps")
+        option = "--best" if best else f"--step {step}"
+        raise ConfigError(f"{option}: {home} is a Hugging Face checkpoint, which has no steps")
     from jaxformer.pretrained.hf_folder import FolderCheckpoint
 
     options = {"weights": weights, "architecture": architecture, "fields": fields}
@@ -149,10 +149,10 @@ def model_folder(
 ) -> AnyPath:
     """Returns the folder of a model; a model of the hub is downloaded to its cache.
 
-    A folder on this machine comes first. Without one, "org/name" and "org/name@revision" are names
-    on the hub; a `Path`, or a text that begins with a dot or a slash, never is. From gs:// and
-    s3:// URLs, a model's files are copied to this machine; a run is read in place. Where a model
-    is one of several, `subfolder` is its folder ("text_encoder").
+    A folder on this machine takes precedence. Otherwise "org/name" and "org/name@revision" are
+    names on the hub, but never a `Path` or a string that begins with a dot or a slash. From gs://
+    and s3:// URLs, a model's files are copied to this machine; a run is read in place. In a
+    repository of several models, `subfolder` is the model's folder ("text_encoder").
     """
     folder = folder_path(model, field)
     check = partial(_check_known, architecture=architecture)
@@ -160,7 +160,7 @@ def model_folder(
         from jaxformer.hub.remote.stores import remote_model
 
         return remote_model(folder / subfolder, field, weights, check)
-    # A step may be missing from its run: the reader of the run lists those that exist.
+    # If a step is missing from its run, the reader of the run lists the existing ones.
     is_step = folder.name.isdecimal() and folder.parent.name == CHECKPOINTS
     if os.path.isdir(folder.parent if is_step else folder):
         if revision is not None:
@@ -211,7 +211,7 @@ def base_of(folder: Path, **hub: str | Path | None) -> Path:
 def _with_adapters(
     model: Pretrained, adapters: Mapping[str, str | Path], hub: Mapping[str, Any]
 ) -> Pretrained:
-    """Returns the model with the folders of its adapters, after checking that they fit."""
+    """Returns the model with the folders of its adapters, and checks that they fit."""
     if not adapters:
         return model
     from jaxformer.pretrained.reader import open_with_adapter

@@ -1,4 +1,4 @@
-"""A saved model: its description, its tokenizer, and its parameters one by one."""
+"""A saved model: its description, its tokenizer, and its parameters, read one by one."""
 
 import abc
 from collections.abc import Callable, Iterable, Mapping
@@ -37,32 +37,32 @@ Shardings = Mapping[str, jax.sharding.Sharding]
 
 
 class Checkpoint(abc.ABC):
-    """A saved model, each part of which is read when it is first used."""
+    """A saved model, whose parts are read on first use."""
 
     folder: AnyPath
-    """The folder that was given: a run, a Hugging Face checkpoint or an adapter."""
+    """The requested folder: a run, a Hugging Face checkpoint or an adapter."""
     home: Path
-    """The folder on this machine with the model's tokenizer, config.json and other files."""
+    """The local folder with the model's tokenizer, config.json and other files."""
     model: ModelConfig
     """The model."""
     shapes: Mapping[str, tuple[int, ...]]
-    """The shape of each stored parameter, by its name."""
+    """The shape of each stored parameter, by name."""
     step: int = 0
-    """The step of the run at which it was saved."""
+    """The step of the run."""
     adapted: frozenset[str] = frozenset()
-    """The parameters with low-rank factors merged into them."""
+    """The parameters with merged low-rank factors."""
     describe: Callable[[ModelConfig], "HFCheckpoint"]
-    """Describes the model, perhaps computed in another way, in transformers' terms."""
+    """Returns the description of a configuration of the model in the terms of transformers."""
     token_values: Mapping[str, Any] | None = None
-    """The token fields of config.json, for a run that sets all of them itself."""
+    """The token fields of config.json, for a run that defines all of them."""
 
     @abc.abstractmethod
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Reads parameters into the host's memory, by their names."""
+        """Reads parameters into host memory, by name."""
 
     @abc.abstractmethod
     def place(self, shardings: Shardings, dtype: str | None) -> Parameters:
-        """Reads all parameters, each into its sharding; `dtype` None keeps that of the files."""
+        """Reads all parameters into their shardings; `dtype` None keeps the files' dtype."""
 
     @cached_property
     def description(self) -> "HFCheckpoint":
@@ -81,26 +81,26 @@ class Checkpoint(abc.ABC):
 
     @cached_property
     def tokenizer_folder(self) -> Path | None:
-        """The folder with the tokenizer; None if there is none."""
+        """The folder with the tokenizer, or None."""
         return next((x for x in self._tokenizer_folders() if tokenizer_file(x) is not None), None)
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer; None if there is none."""
+        """The tokenizer, or None."""
         folder = self.tokenizer_folder
         return None if folder is None else load_tokenizer(folder)
 
     @cached_property
     def chat_template(self) -> ChatTemplate | None:
-        """The chat template; None if there is none."""
+        """The chat template, or None."""
         return read_chat_template(template_folder(self.home))
 
     @abc.abstractmethod
     def _tokenizer_folders(self) -> tuple[Path, ...]:
-        """The folders that may have the tokenizer, in order of preference."""
+        """The folders that may contain the tokenizer, in order of preference."""
 
     def add_parts(self, model: ModelConfig) -> None:
-        """Adds the heads and the pooler of the files that the checkpoint's class lacks."""
+        """Adds heads and poolers that are in the files but not in the checkpoint's class."""
         del model
 
     def load(self, dtype: str | None, mesh: jax.sharding.Mesh | None = None) -> Pretrained:
@@ -121,7 +121,7 @@ class Checkpoint(abc.ABC):
         )
 
     def close(self) -> None:
-        """Lets a run delete the checkpoint, which can no longer be read."""
+        """Lets a run delete the checkpoint; nothing can be read afterwards."""
         return
 
 
@@ -159,7 +159,7 @@ class RunCheckpoint(Checkpoint):
 
     @cached_property
     def home(self) -> Path:
-        """The files of the checkpoint that the run started from, or its own tokenizer."""
+        """The files of the checkpoint that the run started from, or else the run's tokenizer."""
         imported = self._kept / IMPORTED
         return imported if imported.is_dir() else self._kept / "tokenizer"
 
@@ -180,12 +180,12 @@ class RunCheckpoint(Checkpoint):
 
     @cached_property
     def describe(self) -> Callable[[ModelConfig], "HFCheckpoint"]:
-        """Describes the model, with the fields and labels that the run keeps."""
+        """Describes a configuration of the model, with the fields and labels that the run keeps."""
         return partial(_described, self._kept_values, self.labels)
 
     @property
     def token_values(self) -> Mapping[str, Any] | None:
-        """The ids of special tokens, for a run that sets all of them itself."""
+        """The ids of special tokens, for a run that defines all of them."""
         has_own = self._imported is None and not self.model.is_encoder_decoder
         return (self._kept_values or None) if has_own else None
 
@@ -196,7 +196,7 @@ class RunCheckpoint(Checkpoint):
 
     @cached_property
     def _kept_values(self) -> Mapping[str, Any]:
-        """The fields of config.json that the run keeps, or else the ids of its special tokens."""
+        """The fields of config.json that the run keeps, or the ids of its special tokens."""
         if self._imported is not None or tokenizer_file(self.home) is None:
             return self._imported or {}
         tokenizer = load_tokenizer(self.home)
@@ -207,13 +207,13 @@ class RunCheckpoint(Checkpoint):
         return ids | ({} if start is None else {"decoder_start_token_id": start})
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Reads parameters into the host's memory, by their names."""
+        """Reads parameters into host memory, by name."""
         return self.saved.read(names)
 
     def place(self, shardings: Shardings, dtype: str | None) -> Parameters:
         """Reads all parameters, each into its sharding."""
         arrays = self.read(shardings)
-        # Each array is freed when it is placed, so that they are not all in memory twice.
+        # Frees each array once it is placed, so that memory never holds all of them twice.
         return {
             name: jax.device_put(_cast(f"{self.run}: {name}", arrays.pop(name), dtype), sharding)
             for name, sharding in shardings.items()
@@ -237,7 +237,7 @@ class RunCheckpoint(Checkpoint):
 
 
 def checked_dtype(dtype: Any) -> str | None:
-    """Returns the name of a dtype for parameters, None for None; raises ArgumentError."""
+    """Returns the name of a parameter dtype, or None for None; raises ArgumentError for others."""
     if dtype is None:
         return None
     try:
@@ -258,7 +258,7 @@ def template_folder(home: Path) -> Path:
 def _described(
     kept: Mapping[str, Any], labels: tuple[str, ...], model: ModelConfig
 ) -> "HFCheckpoint":
-    """The description of a run's model, with the fields of config.json that the run keeps."""
+    """Returns the description of a run's model, with the fields of config.json that it keeps."""
     from jaxformer.hub.describe import describe_model
     from jaxformer.hub.tasks.label_names import label_settings
     from jaxformer.zoo import FORMATS
@@ -266,7 +266,7 @@ def _described(
     return describe_model(model, FORMATS.values(), kept | label_settings(model, labels, kept))
 
 
-@np.errstate(over="ignore")  # the check reports it
+@np.errstate(over="ignore")  # `check_finite` reports overflows
 def _cast(where: str, array: np.ndarray, dtype: str | None) -> np.ndarray:
     cast = array if dtype is None else array.astype(dtype, copy=False)
     check_finite(where, cast, array)

@@ -14,12 +14,12 @@ from jaxformer.pretrained.checkpoint import template_folder
 from jaxformer.pretrained.model import Arrays, Pretrained
 
 Inputs = Arrays | Sequence[Message] | Sequence[Sequence[Message]]
-"""Arrays by their names in transformers, or one or several conversations."""
+"""Arrays by their names in transformers, or one or more conversations."""
 _DIALOGUES: weakref.WeakKeyDictionary[Pretrained, Dialogue] = weakref.WeakKeyDictionary()
 
 
 def conversations_in(inputs: Any) -> list[Sequence[Message]] | None:
-    """Finds the conversations in inputs."""
+    """Returns the conversations in inputs, or None for arrays."""
     if isinstance(inputs, str | Mapping) or not isinstance(inputs, Sequence) or not inputs:
         return None
     if _are_messages(inputs):
@@ -28,7 +28,7 @@ def conversations_in(inputs: Any) -> list[Sequence[Message]] | None:
 
 
 def dialogue_of(pretrained: Pretrained) -> Dialogue | None:
-    """Returns a model's chat template with its tokenizer, if any; cached while the model lives."""
+    """Returns a model's chat template with its tokenizer, if any; cached with the model."""
     folder = pretrained.folder
     if pretrained not in _DIALOGUES and folder is not None:
         template = read_chat_template(template_folder(folder))
@@ -39,7 +39,7 @@ def dialogue_of(pretrained: Pretrained) -> Dialogue | None:
 
 
 def require_dialogue(pretrained: Pretrained) -> Dialogue:
-    """Returns `dialogue_of` a model that is given messages; raises DataError without a template."""
+    """Returns `dialogue_of` a model; raises DataError if it has no template."""
     found = dialogue_of(pretrained)
     if found is None:
         raise DataError(
@@ -56,7 +56,7 @@ def prompts_of(pretrained: Pretrained, chats: Sequence[Sequence[Message]]) -> li
 
 
 def with_prompts(pretrained: Pretrained, inputs: Inputs) -> Arrays:
-    """Returns inputs as they are, and messages as "input_ids" and "attention_mask" `[B, T]`.
+    """Converts messages to "input_ids" and "attention_mask" `[B, T]`; returns arrays unchanged.
 
     Shorter conversations are padded on the right.
     """
@@ -67,7 +67,7 @@ def with_prompts(pretrained: Pretrained, inputs: Inputs) -> Arrays:
 
 
 class Conversations:
-    """Conversations that a model continues, and the functions that it may call in them."""
+    """Conversations for a model to continue, and the functions that it may call."""
 
     def __init__(
         self, pretrained: Pretrained, chats: Sequence[Sequence[Message]], tools: Tools | None
@@ -79,7 +79,7 @@ class Conversations:
 
     @classmethod
     def of(cls, pretrained: Pretrained, inputs: Any, tools: Tools | None) -> "Conversations | None":
-        """The conversations in the inputs of `generate`; None if they are not messages."""
+        """Returns the conversations in inputs of `generate`, or None if they are not messages."""
         chats = conversations_in(inputs)
         if chats is None and tools is not None:
             raise ArgumentError(
@@ -90,7 +90,7 @@ class Conversations:
 
     @property
     def end_of_turn(self) -> int | None:
-        """The token that ends an answer in the chat template, if there is one."""
+        """The token that ends an answer in the chat template, if any."""
         return self._dialogue.end_of_turn
 
     def messages(self, tokens: Sequence[np.ndarray], texts: Sequence[str]) -> list[dict[str, Any]]:

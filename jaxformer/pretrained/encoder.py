@@ -25,10 +25,10 @@ Inputs = Mapping[str, Any] | str | Sequence[str]
 
 
 class EncoderFunction:
-    """A pure function of parameters and inputs: arrays, or a text or texts outside of `jax.jit`."""
+    """A pure function of parameters and inputs: arrays, or texts outside of `jax.jit`."""
 
     def __init__(self, model: Pretrained, max_length: int | None):
-        """Takes the model, of whose weights it keeps none."""
+        """Takes the model, without keeping its weights."""
         self._model = model
         self._max_length = max_length
 
@@ -39,9 +39,9 @@ class EncoderFunction:
         return HFReader(self._model, self._max_length)
 
     def tokens(self, texts: str | Sequence[str]) -> dict[str, jax.Array]:
-        """Returns texts as arrays `[B, T]`: "input_ids", "attention_mask", ...
+        """Converts texts to arrays `[B, T]`: "input_ids", "attention_mask", ...
 
-        Texts are padded to `max_length`, or else to the longest.
+        Texts are padded to `max_length`, or to the longest if it is None.
         """
         texts = [texts] if isinstance(texts, str) else texts
         rows = self._reader.encode([(text,) for text in texts])
@@ -64,18 +64,20 @@ class EncoderFunction:
         hidden_states: bool = False,
         hooks: Mapping[str, Hook] | None = None,
     ) -> dict[str, jax.Array]:
-        """Returns what `jaxformer.forward` returns, as JAX arrays.
+        """Returns the outputs of `jaxformer.forward` as JAX arrays.
 
         Args:
             params: The parameters.
-            inputs: Arrays by the names of transformers ("input_ids" or "pixel_values", ...), whose
-                values are checked unless they are traced; or a text or texts.
-            hidden_states: Whether to add "hidden_states" `[layers + 1, B, T, D]`; not with hooks.
-            hooks: By name or pattern, functions that replace activations, as for
+            inputs: Arrays by their names in transformers ("input_ids" or "pixel_values", ...),
+                whose values are checked unless they are traced; or one or several texts.
+            hidden_states: Whether to add "hidden_states" `[layers + 1, B, T, D]`; not supported
+                with hooks.
+            hooks: Functions that replace activations, by name or pattern, as for
                 `jaxformer.run_with_hooks`.
 
         Raises:
-            DataError: An array is missing, unknown or has a wrong shape; or there is no tokenizer.
+            DataError: An array is missing, unknown or has a wrong shape, or the tokenizer is
+                missing.
         """
         arrays = inputs if isinstance(inputs, Mapping) else self.tokens(inputs)
         checked = checked_inputs(arrays, self._model.config)
@@ -97,14 +99,16 @@ def encoder(
     cache_dir: str | Path | None = None,
     **options: Any,
 ) -> tuple[EncoderFunction, Parameters]:
-    """Returns a frozen encoder for other programs: CLIP's texts, T5's encoder, DINOv2, BERT, ESM-2.
+    """Loads a frozen encoder for other programs: CLIP's text model, T5's encoder, DINOv2, BERT,
+    ESM-2.
 
     Args:
         name: A folder, or "org/name" on the hub.
-        subfolder: The folder of the model in it, such as "text_encoder_2".
-        max_length: The length that texts are padded to, and cut at; None: the longest text.
-        architecture: The class to read; None: that of the checkpoint without heads, of an
-            encoder-decoder the encoder alone.
+        subfolder: The model's folder within it, such as "text_encoder_2".
+        max_length: The length to which texts are padded or truncated; None: that of the longest
+            text.
+        architecture: The class to read; None: the checkpoint's class without heads, or the encoder
+            of an encoder-decoder.
         revision: A branch, a tag or a commit of a model on the hub.
         token: The access token for the hub.
         cache_dir: The hub's cache.
@@ -115,7 +119,7 @@ def encoder(
         parameters, which are sharded over `mesh` if one is given.
 
     Raises:
-        ConfigError: There is no such model, or it is not supported.
+        ConfigError: The model does not exist, or is not supported.
         DataError: The files are damaged.
     """
     hub = {"revision": revision, "token": token, "cache_dir": cache_dir}
@@ -128,7 +132,7 @@ def encoder(
 
 
 def _body(folder: Path) -> str | None:
-    """The class without heads of a checkpoint, or the encoder of an encoder-decoder."""
+    """Returns a checkpoint's class without heads, or the encoder class of an encoder-decoder."""
     checkpoint = read_folder(folder)
     classes = checkpoint.model_format.architectures
     if checkpoint.config.is_encoder_decoder:

@@ -1,4 +1,4 @@
-"""The parameters of a model as the nested dictionary that a Flax class of transformers 4 had."""
+"""The parameters of a model as the nested dictionary of a Flax class in transformers 4."""
 
 from typing import Any
 
@@ -7,17 +7,18 @@ from jaxformer.pretrained.model import Pretrained, check_pretrained
 
 
 def flax_params(pretrained: Pretrained) -> dict[str, Any]:
-    """Returns the tree of parameters that the Flax class of transformers 4 had as its `params`.
+    """Returns the parameters as the tree `params` of the model's Flax class in transformers 4.
 
     Args:
         pretrained: The model.
 
     Returns:
-        Nested dictionaries of JAX arrays, with the keys, shapes and dtypes of the old `params`.
+        Nested dictionaries of JAX arrays, with the keys, shapes and dtypes of `params`.
 
     Raises:
         ArgumentError: The argument is not a model.
-        ConfigError: Transformers never had a Flax class for it, or it computes another table.
+        ConfigError: Transformers never had a Flax class for it, or that class computes a different
+            table.
     """
     check_pretrained("pretrained", pretrained)
     checkpoint = pretrained.checkpoint

@@ -1,4 +1,4 @@
-"""The functions of a model, of the tree of parameters that its Flax class had."""
+"""The functions of a model on the parameter tree of its Flax class."""
 
 import json
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from jaxformer.nn.cache import Cache, CacheShape
 from jaxformer.pretrained.model import Pretrained, described_by
 from jaxformer.zoo import FORMATS
 
-# Fields of config.json that no function of a program reads.
+# Fields of config.json that the functions of a program do not read.
 _UNREAD = (
     "output_attentions",
     "output_hidden_states",
@@ -55,11 +55,11 @@ _CONVERT = {
 }
 _INTEGERS = partial(jnp.asarray, dtype=jnp.int32)
 _SOUNDS = {"input_values", "mask_time_indices"}
-"""The inputs of a waveform whose sizes are checked, which is possible within `jax.jit`."""
+"""The inputs of a waveform model whose sizes are checked, also within `jax.jit`."""
 _NAMES = {"inputs": "input_values"}
-"""The old name of an input -> the name in `jaxformer.hub.steps`."""
+"""Name of an input in the Flax classes -> its name in `jaxformer.hub.steps`."""
 _FEATURES = "feature_extractor"
-"""The key of the convolutions of a waveform."""
+"""The key of the convolutions on a waveform."""
 _FUNCTIONS = {
     "__call__": steps.forward,
     "encode": steps.encode,
@@ -74,7 +74,7 @@ def describe_flax(values: Mapping[str, Any], kind: str, name: str) -> HFCheckpoi
 
     Raises:
         ArgumentError: The class is a base.
-        ConfigError: The values are those of another `model_type`, or not supported.
+        ConfigError: The values belong to another `model_type`, or are not supported.
     """
     if not name:
         raise ArgumentError(
@@ -96,9 +96,9 @@ def describe_flax(values: Mapping[str, Any], kind: str, name: str) -> HFCheckpoi
 
 
 def flax_program(checkpoint: HFCheckpoint, dtype: Any, remat: bool) -> "FlaxProgram":
-    """Returns the functions of a described model, which models of one configuration share.
+    """Returns the functions of a model; models of the same configuration share them.
 
-    It computes in bfloat16 if that is `dtype`, else in float32.
+    The compute dtype is bfloat16 if `dtype` is, otherwise float32.
     """
     compute = "bfloat16" if dtype == jnp.bfloat16 else "float32"
     fields = {"compute_dtype": compute, "scan_layers": False} | ({"remat": "full"} if remat else {})
@@ -121,9 +121,9 @@ def _program(values: str, architecture: str, config: ModelConfig) -> "FlaxProgra
 
 
 class FlaxProgram:
-    """The functions of a model, of the tree of parameters that its Flax class has.
+    """The functions of a model on the parameter tree of its Flax class.
 
-    `pretrained` has no weights, and `init` maps a PRNG key to a tree of new parameters.
+    `pretrained` has no weights; `init` maps a PRNG key to a tree of new parameters.
     """
 
     def __init__(self, checkpoint: HFCheckpoint):
@@ -144,10 +144,10 @@ class FlaxProgram:
         key: jax.Array | None = None,
         **options: bool,
     ) -> Outputs | jax.Array:
-        """Returns the outputs of a method of the Flax class, by name; it is compiled.
+        """Returns the outputs of a compiled method of the Flax class, by name.
 
-        With "past_key_values" among the inputs, the next tokens are read. The options are
-        `hidden_states` and `attentions`, except for features.
+        If "past_key_values" is among the inputs, the step continues from this cache. The options
+        are `hidden_states` and `attentions`, except for features.
         """
         function, arrays = _FUNCTIONS[method], self.arrays(inputs)
         if method == "encode" and not self.checkpoint.config.is_encoder_decoder:
@@ -164,15 +164,15 @@ class FlaxProgram:
         return function(self.module(params), self.checkpoint, arrays, key=key, **dict(options))
 
     def module(self, params: Mapping[str, Any]) -> Model:
-        """Returns the module with the arrays of a tree, or tracers."""
+        """Returns the module with the arrays (or tracers) of a tree."""
         parameters = self.tree.parameters(params)
-        # No gradient reaches what training does not change, such as Whisper's sinusoids.
+        # Parameters that are never trained, such as Whisper's sinusoids, receive no gradient.
         parameters |= {name: jax.lax.stop_gradient(parameters[name]) for name in self._fixed}
         return self._model.module(parameters)
 
     @cached_property
     def arranged(self) -> ArrangedModel:
-        """The layout of the parameters that a decode step reads fastest."""
+        """The parameter layout with the fastest decode steps."""
         config = self.checkpoint.config
         transposed = platform() in ("cpu", "gpu")
         return ArrangedModel(config.build, config.compute_dtype, joined=True, transposed=transposed)
@@ -180,7 +180,7 @@ class FlaxProgram:
     def frozen_features(
         self, params: Mapping[str, Any], inputs: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns a tree and inputs from which no gradient comes through a waveform's features."""
+        """Returns a tree and inputs for which no gradient flows through a waveform's features."""
         flat = flatten_dict(params)
         own = {path: jax.lax.stop_gradient(x) for path, x in flat.items() if _FEATURES in path}
         waves = {
@@ -190,10 +190,10 @@ class FlaxProgram:
         return unflatten_dict(flat | own), {**inputs, **waves}
 
     def arrays(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns inputs as int32 and float32 arrays, by the names of `jaxformer.hub.steps`.
+        """Returns inputs as int32 and float32 arrays, by their names in `jaxformer.hub.steps`.
 
         Raises:
-            DataError: Sounds have other sizes than the model reads.
+            DataError: The size of a sound does not fit the model.
         """
         arrays = {
             _NAMES.get(name, name): _CONVERT.get(name, _INTEGERS)(x) for name, x in given.items()
@@ -205,14 +205,14 @@ class FlaxProgram:
         if "input_values" in arrays:
             check_sounds({name: arrays[name] for name in _SOUNDS & arrays.keys()}, reader)
         if isinstance(self.checkpoint.model_format.positions, CountedByIds):
-            # Positions of RoBERTa are rows of its table.
+            # RoBERTa's positions are rows of its table.
             first = getattr(config.position, "offset", 0)
             arrays |= {n: arrays[n] - first for n in ("position_ids",) if n in arrays}
         made = FLAX_INPUTS.get(self.checkpoint.model_format.model_type)
         return arrays if made is None or "past_key_values" in arrays else {**made(arrays), **arrays}
 
     def init_cache(self, rows: int, length: int, encoder_outputs: jax.Array | None = None) -> Cache:
-        """Returns the cache before the first token, for rows of a length.
+        """Returns an empty cache for a number of rows and a length.
 
         Raises:
             ArgumentError: The model is an encoder.

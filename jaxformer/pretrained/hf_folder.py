@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint as a `Checkpoint`, perhaps with a PEFT adapter merged into it."""
+"""A Hugging Face checkpoint as a `Checkpoint`, with an optional PEFT adapter merged into it."""
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -22,7 +22,7 @@ from jaxformer.zoo.folders import image_class, read_folder, sound_class
 
 
 class FolderCheckpoint(Checkpoint):
-    """The checkpoint in `home`, with the PEFT adapter in `adapter`; see `open_checkpoint`."""
+    """The checkpoint in `home`, merged with the PEFT adapter `adapter`; see `open_checkpoint`."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class FolderCheckpoint(Checkpoint):
         return layout_of(self.home)
 
     def add_parts(self, model: ModelConfig) -> None:
-        """Adds parts of another class: a pre-trained file has a pooler for classifiers."""
+        """Adds the parts of another class, such as a pre-trained pooler for a classifier."""
         if type(model) is not type(self.model):
             return
         structure = AbstractModel(model.build)
@@ -77,7 +77,7 @@ class FolderCheckpoint(Checkpoint):
         try:
             placements = named_placements(model_format, model, structure, model_format.prefix)
         except ConfigError:
-            return  # files of this kind have no such parts (DINOv3)
+            return  # these files never have such parts (DINOv3)
         wanted = tensors_in(placements, here - there)
         self._other_parts = self._reader.file.other_parts(model_format, wanted)
         if self._other_parts is not None:
@@ -85,7 +85,7 @@ class FolderCheckpoint(Checkpoint):
             self.shapes |= {name: structure.shapes[name].shape for name in found}
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Reads parameters into the host's memory, by their names."""
+        """Reads parameters into host memory, by name."""
         others = () if self._other_parts is None else self._other_parts.parameters
         return {
             name: self._other_parts.read(name, self.shapes[name])
@@ -95,7 +95,7 @@ class FolderCheckpoint(Checkpoint):
         }
 
     def place(self, shardings: Shardings, dtype: str | None) -> Parameters:
-        """Reads all parameters, each into its sharding."""
+        """Reads all parameters into their shardings."""
         return load_parameters(self._reader.file, self._reader.abstract_model, shardings, dtype)
 
     def _tokenizer_folders(self) -> tuple[Path, ...]:

@@ -32,7 +32,7 @@ def import_folder(
     strict: bool = False,
     architecture: str | None = None,
 ) -> Pretrained:
-    """Writes a run with the weights of a Hugging Face checkpoint as its checkpoint of step 0."""
+    """Writes a run whose checkpoint of step 0 has the weights of a Hugging Face checkpoint."""
     check_unused(any_path(run_dir, "RUN_DIR"))
     run_dir = run_path(run_dir, "RUN_DIR")
     folder = model_folder(folder, "hf_dir", architecture=architecture)
@@ -58,18 +58,18 @@ def import_folder(
 
 
 def _data(model: Pretrained, home: Path, tokenizer: Tokenizer | None) -> Data:
-    """Data for the model, with its tokenizer if it has one."""
+    """Returns data that fit the model, with its tokenizer if any."""
     config = model.config
     reads = set(model.config.required)
     own = {} if tokenizer is None else {"tokenizer": TokenizerFile(str(home))}
-    if "images" not in reads or "decoder_inputs" in reads:  # no data have captions
+    if "images" not in reads or "decoder_inputs" in reads:  # there is no data class for captions
         return DataConfig(**own)
     size = {"image_size": config.image_size, "channels": config.channels}
     return ImageTextPairs(**size, **own) if "inputs" in reads else Images(**size)
 
 
 def _tokenizer_of(folder: Path) -> Tokenizer | None:
-    """The tokenizer for training, or None if there is none or it has no end-of-text token."""
+    """Returns the tokenizer for training, or None if it is missing or has no end-of-text token."""
     if tokenizer_file(folder) is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""A model with its weights, and the programs that run it."""
+"""A model with its weights, and its compiled programs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 Arrays = Mapping[str, Any]
 Metric = Callable[[dict[str, jax.Array]], jax.Array]
-"""A function from the outputs of a model to a scalar."""
+"""Maps the outputs of a model to a scalar."""
 KernelDtype = Literal["int8"]
-"""A dtype of kernels in generation, other than that of the parameters."""
+"""A dtype of kernels in generation that differs from that of the parameters."""
 NO_HOOKS = Hooks()
 
 
@@ -41,23 +41,23 @@ class Pretrained:
     config: ModelConfig
     """Our configuration."""
     parameters: Parameters
-    """The parameters by our names."""
+    """The parameters, by our names."""
     describe: Callable[[ModelConfig], "HFCheckpoint"]
-    """Describes a configuration of the model in the terms of transformers."""
+    """Returns the description of a configuration of the model in the terms of transformers."""
     folder: Path | None = None
-    """The folder it was loaded from, which has its tokenizer and other files."""
+    """The folder that it was loaded from, with its tokenizer and other files."""
     layout: "Layout | None" = None
-    """The layout of the files that it was loaded from; None if the tensors were cast."""
+    """The layout of the loaded files; None if the tensors were cast."""
     adapters: Mapping[str, Path] = field(default_factory=dict)
-    """The folders of adapters that fit it, by name; they are not merged into its weights."""
+    """The folders of matching adapters by name; they are not merged into the weights."""
     token_values: Mapping[str, Any] | None = None
-    """The token fields of config.json; None: the description has them."""
+    """The token fields of config.json; None: those of the description."""
     weights: KernelDtype | None = None
-    """The dtype of kernels in generation; None: that of the parameters."""
+    """The dtype of kernels in generation; None: the dtype of the parameters."""
 
     @cached_property
     def checkpoint(self) -> "HFCheckpoint":
-        """Its description, in the terms of transformers and in ours."""
+        """The description of the model, in the terms of transformers and in ours."""
         return self.describe(self.config)
 
     @property
@@ -67,13 +67,13 @@ class Pretrained:
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer, or None if the folder has none."""
+        """The tokenizer, or None."""
         file = None if self.folder is None else tokenizer_file(self.folder)
         return None if file is None else read_tokenizer(file)
 
     @cached_property
     def prompt_encoder(self) -> PromptEncoder:
-        """Encodes texts as the model's training did.
+        """Encodes texts as in the model's training.
 
         Raises:
             DataError: The folder has no tokenizer.
@@ -89,7 +89,7 @@ class Pretrained:
 
     @cached_property
     def placements(self) -> "list[Placement]":
-        """The tensors of its file and the parameters in each."""
+        """The tensors of the model's file, with the parameters in each."""
         from jaxformer.hub.weights.weight_file import named_placements
 
         checkpoint = self.checkpoint
@@ -99,23 +99,23 @@ class Pretrained:
 
     @property
     def mesh(self) -> jax.sharding.Mesh | None:
-        """The mesh that the weights are sharded over, or None if they are on one device."""
+        """The mesh over which the weights are sharded, or None if they are on one device."""
         return mesh_of(self.parameters)
 
     def with_adapters(self, weights: str | Mapping[str, float]) -> "Pretrained":
-        r"""The model with one of its adapters, or a weighted sum of several, in its weights.
+        r"""Returns the model with one of its adapters, or a weighted sum of several, merged.
 
         .. math:: W' = W + \sum_n w_n \lambda_n A_n B_n
 
         Args:
-            weights: The name of an adapter, or the weight w of each by name.
+            weights: The name of an adapter, or the weights w of several, by name.
 
         Returns:
-            The model; it shares the weights that no adapter changes.
+            The model, which shares unchanged weights with this one.
 
         Raises:
-            ConfigError: There is no such adapter; or there are weights and one has more than
-                low-rank factors, or two replace the same head.
+            ConfigError: An adapter does not exist; or weights are given and an adapter has more
+                than low-rank factors, or two adapters replace the same head.
         """
         from jaxformer.hub.peft.tensors import adapters_with_weights
         from jaxformer.pretrained.reader import with_adapter
@@ -126,7 +126,7 @@ class Pretrained:
         return model
 
     def without_parameters(self) -> "Pretrained":
-        """The model without its weights, which `outputs` and `activations` may be given."""
+        """Returns the model without weights, which are passed to `outputs` and `activations`."""
         other = replace(self, parameters={})
         vars(other).update(abstract_model=self.abstract_model, checkpoint=self.checkpoint)
         return other
@@ -139,7 +139,7 @@ class Pretrained:
         attentions: bool = False,
         parameters: Parameters | None = None,
     ) -> dict[str, jax.Array]:
-        """Returns what `forward` returns, on the device, perhaps with other parameters."""
+        """Returns the outputs of `forward` on the device, optionally with other parameters."""
         return self._run("outputs", inputs, hidden_states, attentions, parameters=parameters)
 
     def gradients(self, inputs: Arrays) -> Parameters:
@@ -174,7 +174,7 @@ class Pretrained:
         for array in inputs.values():
             if array.ndim:
                 check_rows(mesh, len(array))
-        # Inside a trace the caller has set the mesh.
+        # Inside a trace, the caller has already set the mesh.
         traced = not jax.sharding.get_abstract_mesh().empty
         with on_mesh(None if traced else mesh):
             return self._compiled[name](parameters, inputs, *options)
@@ -218,7 +218,7 @@ class Pretrained:
     def _encoded(self, parameters, inputs, hooks) -> tuple[jax.Array, Mask]:
         from jaxformer.hub.families import family_of
 
-        # The other hooks are for the decoder.
+        # The other hooks apply to the decoder.
         encode = family_of(self.config).encode
         run = with_hooks(encode, hooks.by_pattern(), required=False)
         return run(self.abstract_model.module(parameters), self.checkpoint, on_rows(inputs))
@@ -243,7 +243,7 @@ def described_by(checkpoint: "HFCheckpoint") -> Callable[[ModelConfig], "HFCheck
 
 
 def with_stored_compute_dtype(pretrained: Pretrained) -> Pretrained:
-    """Returns the same model, computed in float32 if its weights are float32, else in bfloat16."""
+    """Returns the model with compute dtype float32 if its weights are float32, else bfloat16."""
     kept = next(iter(pretrained.parameters.values())).dtype
     compute_dtype = "float32" if kept == jnp.float32 else "bfloat16"
     return replace(pretrained, config=pretrained.config.with_fields(compute_dtype=compute_dtype))

@@ -22,13 +22,14 @@ def forward(
     output_hidden_states: bool = False,
     output_attentions: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Runs a model on arrays with the names of transformers.
+    """Runs a model on arrays named as in transformers.
 
     Args:
         pretrained: The model.
         inputs: The inputs of the model: "input_ids" and "attention_mask", "token_type_ids",
             "decoder_input_ids", "pixel_values", "labels", ... Or messages, a list of {"role":
-            "user", "content": "..."} or several such lists, which the chat template renders.
+            "user", "content": "..."} or several such lists, which are rendered with the chat
+            template.
         output_hidden_states: Whether to add "hidden_states" `[layers + 1, B, T, D]` (for an
             encoder-decoder "encoder_hidden_states" and "decoder_hidden_states").
         output_attentions: Whether to add "attentions" `[layers, B, N, T, S]`, the attention
@@ -36,11 +37,11 @@ def forward(
             "cross_attentions").
 
     Returns:
-        "last_hidden_state", and "logits", "pooler_output", "loss", ... where the model has them.
+        "last_hidden_state", and "logits", "pooler_output", "loss", ... if the model has them.
 
     Raises:
         ArgumentError: An argument has a wrong value, or no layer has attention probabilities.
-        DataError: An array is missing, unknown, has a wrong shape, or ids beyond a table.
+        DataError: An array is missing or unknown, or has a wrong shape or ids beyond a table.
     """
     options = {"hidden_states": output_hidden_states, "attentions": output_attentions}
     for name, value in options.items():
@@ -50,16 +51,16 @@ def forward(
     if output_attentions and not any(name.endswith("attentions") for name in outputs):
         raise ArgumentError(
             "output_attentions = True: no layer of the model has attention probabilities, the "
-            "activation 'attn.hook_pattern'; jaxformer.activation_names lists what there is"
+            "activation 'attn.hook_pattern'; jaxformer.activation_names lists the available ones"
         )
     return {name: _as_numpy(array) for name, array in outputs.items()}
 
 
 def gradients(pretrained: Pretrained, inputs: Arrays) -> dict[str, np.ndarray]:
-    """Returns the gradient of the loss, as tensors with the names and shapes of the file's.
+    """Returns the gradient of the loss as tensors, with their names and shapes in the file.
 
-    Tensors that training does not change have none: sinusoidal tables (RoFormer, Pegasus), a fixed
-    bias (BART's `final_logits_bias`), and what no output reads.
+    Tensors that are not trained are left out: sinusoidal tables (RoFormer, Pegasus), a fixed bias
+    (BART's `final_logits_bias`), and unused tensors.
 
     Args:
         pretrained: The model.
@@ -67,7 +68,7 @@ def gradients(pretrained: Pretrained, inputs: Arrays) -> dict[str, np.ndarray]:
 
     Raises:
         ArgumentError: The first argument is not a model.
-        DataError: As for `forward`, or there are no labels.
+        DataError: As for `forward`, or the labels are missing.
     """
     check_pretrained("pretrained", pretrained)
     arrays = checked_inputs(inputs, pretrained.config)
@@ -85,10 +86,10 @@ def run_with_cache(
 ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
     """Runs a model and records activations.
 
-    A pure function of the inputs and the parameters: it works under `jax.jit`, `jax.vmap` and
-    `jax.grad`, for example with `dataclasses.replace(pretrained, parameters=...)`. The values of
-    traced inputs are not checked. Layers run one by one, and where "hook_pattern" or
-    "hook_attn_scores" is recorded, attention has all its probabilities in memory.
+    This is a pure function of the inputs and the parameters, which works under `jax.jit`,
+    `jax.vmap` and `jax.grad`, for example with `dataclasses.replace(pretrained, parameters=...)`.
+    The values of traced inputs are not checked. Layers run one by one, and if "hook_pattern" or
+    "hook_attn_scores" is recorded, attention materializes all its probabilities.
 
     Args:
         pretrained: The model.
@@ -112,14 +113,15 @@ def run_with_hooks(
 ) -> dict[str, jax.Array]:
     """Runs a model with some activations replaced.
 
-    A pure function, like `run_with_cache`; gradients flow through hooks and to their arrays.
+    This is a pure function, like `run_with_cache`; gradients flow through hooks and to their
+    arrays.
 
     Args:
         pretrained: The model.
         inputs: As for `forward`.
-        hooks: By name or pattern: a function from the activation to the value that replaces it.
-            `functional.hooks` has some, such as `zero_head(5)`; these share one compiled program,
-            and every other function has its own.
+        hooks: Functions from an activation to its replacement, by name or pattern. Those of
+            `functional.hooks`, such as `zero_head(5)`, share one compiled program; for every other
+            function a program is compiled.
 
     Returns:
         The outputs of `forward`, as JAX arrays.
@@ -139,18 +141,18 @@ def activation_gradients(
 
     .. math:: \partial\, m(\mathrm{outputs}) / \partial a_{name}
 
-    where each activation is varied independently, including its effect on everything after it.
-    Those of integers (the experts of a token) have no gradient and are left out.
+    where each activation is varied independently, including its effect on all later ones. Integer
+    activations (the experts of a token) have no gradient and are left out.
 
     Args:
         pretrained: The model.
         inputs: As for `forward`.
-        metric: m, a function from the outputs of `forward` to a scalar. A program is compiled for
+        metric: The function m from the outputs of `forward` to a scalar. A program is compiled for
             each function.
         names: The activations, as for `run_with_cache`.
 
     Returns:
-        An array of the activation's shape for each name.
+        The gradients by name, with the shapes of the activations.
 
     Raises:
         ArgumentError: A pattern matches no activation, or the metric is not a function.
@@ -164,7 +166,7 @@ def activation_gradients(
 def activation_names(
     pretrained: Pretrained, inputs: Inputs, names: Names = None
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the names of a model's activations for these inputs, without computing them.
+    """Returns the names of a model's activations for some inputs, without computing them.
 
     Args:
         pretrained: The model.

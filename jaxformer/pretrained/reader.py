@@ -1,4 +1,4 @@
-"""Opens Hugging Face checkpoints: a model's description, and where its parameters are stored."""
+"""Opens Hugging Face checkpoints: the description and the locations of the parameters."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -48,11 +48,11 @@ class CheckpointReader(NamedTuple):
     abstract_model: AbstractModel
     file: WeightFile
     placements: list[Placement]
-    """The tensors and the parameters in each."""
+    """The tensors, with the parameters in each."""
     adapted: frozenset[str] = frozenset()
-    """The parameters into which low-rank factors of an adapter are merged."""
+    """The parameters with merged low-rank factors of an adapter."""
     changed: frozenset[str] = frozenset()
-    """All parameters that an adapter changes."""
+    """All parameters changed by an adapter."""
 
     def read(self, name: str) -> np.ndarray:
         """Returns a parameter, by our name, in the dtype of most of its tensors."""
@@ -60,7 +60,7 @@ class CheckpointReader(NamedTuple):
 
 
 class _Structure(NamedTuple):
-    """A description that is fitted to some files, and the tensors of the files."""
+    """A description fitted to some files, and the tensors of the files."""
 
     checkpoint: HFCheckpoint
     abstract_model: AbstractModel
@@ -79,7 +79,7 @@ class _Structure(NamedTuple):
         return cls(checkpoint, abstract_model, placements)
 
     def lacking(self, files: Tensors) -> tuple[str, ...]:
-        """The heads and the pooler that are entirely missing from the files."""
+        """Returns the heads and poolers that are entirely missing from the files."""
         known = KnownNames(files.tensors, self.checkpoint.model_format)
         found = known.find_all([each.tensor for each in self.placements])
         return parts_without(self.placements, lambda each: each.tensor in found)
@@ -93,9 +93,9 @@ def open_folder(
     strict: bool = False,
     **model_fields: Any,
 ) -> CheckpointReader:
-    """Returns a reader of a Hugging Face checkpoint; finds every tensor and reads none.
+    """Returns a reader of a Hugging Face checkpoint; locates every tensor without reading it.
 
-    Warns if the files have only a body although config.json names a class with heads.
+    Warns if config.json names a class with heads but the files have only the body.
     """
     checkpoint = read_folder(folder, strict, architecture)
     warn_about_ignored_fields(checkpoint.hf_config)
@@ -150,7 +150,7 @@ def open_adapted(
 ) -> CheckpointReader:
     """Returns a reader of a model with a PEFT adapter merged into its weights.
 
-    Its structure may differ from the base's: a larger vocabulary, an untied head, other layers.
+    Its structure may differ from the base: a larger vocabulary, an untied head, other layers.
     """
     weight_map = checkpoint.model_format.weight_map(checkpoint.config)
     names = weight_map.names
@@ -212,7 +212,7 @@ def with_adapter(
 
 
 def open_with_adapter(pretrained: Loaded, adapter: Path, weight: float = 1.0) -> CheckpointReader:
-    """Returns a reader of a model with a PEFT adapter in its weights; see `with_adapter`."""
+    """Returns a reader of a model with a merged PEFT adapter; see `with_adapter`."""
     parameters = pretrained.parameters
     placements = pretrained.placements
     placed = {each.tensor: each for each in placements}
@@ -227,7 +227,7 @@ def open_with_adapter(pretrained: Loaded, adapter: Path, weight: float = 1.0) ->
 
 
 def check_replicable(adapter: Path, config: ModelConfig) -> None:
-    """Raises ConfigError unless a base has one stack of equal layers that PEFT can replicate."""
+    """Raises ConfigError unless the base is one stack of equal layers, as PEFT requires."""
     if config.is_encoder_decoder or len(getattr(config, "windows", ())) > 1:
         raise ConfigError(
             f"{adapter}: layer_replication: must be for a base with one stack of equal layers, as "

@@ -1,4 +1,4 @@
-"""`save`, and the files of an export: weights, config.json, and the other files of a model."""
+"""`save`, and the files of an export: weights, config.json, and a model's other files."""
 
 import logging
 import shutil
@@ -46,8 +46,8 @@ from jaxformer.pretrained.prediction.image_settings import PROCESSOR, ImageSetti
 
 _log = logging.getLogger(__name__)
 _NO_CAPACITY = (
-    "feed_forward.capacity = %g is left out: no experts of transformers drop tokens, so these "
-    "compute all of them, as generation does here"
+    "feed_forward.capacity = %g is left out: experts in transformers never drop tokens, so all "
+    "tokens are computed, as in generation here"
 )
 _TOKENIZER_FIELDS = frozenset(
     name
@@ -57,7 +57,7 @@ _TOKENIZER_FIELDS = frozenset(
 
 
 def check_max_bytes(value: Any) -> None:
-    """Raises an ArgumentError unless a value is a size of files in bytes, or None."""
+    """Raises ArgumentError unless a value is a file size in bytes, or None."""
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     fits = value is None or (is_number and value >= 1)
     check_argument("max_shard_bytes", value, fits, "at least 1, or None")
@@ -74,10 +74,9 @@ def write_weights(
     max_bytes: int | None = None,
     export_format: ExportFormat = EXPORT_FORMATS["hf"],
 ) -> np.dtype:
-    """Writes the files with the weights of a model.
+    """Writes the weight files of a model.
 
-    A model with the same tensors as the files it was loaded from is written to equal files: with
-    their names, order and dtypes.
+    If the tensors are those of the loaded files, names, order and dtypes are the same as there.
     """
     kept = layout if dtype is None else None
     placements = export_format.kept(checkpoint, placements)
@@ -102,7 +101,7 @@ def write_weights(
 def write_config_and_other_files(
     folder: Path, checkpoint: HFCheckpoint, home: Path | None, dtype: np.dtype
 ) -> None:
-    """Writes config.json, and copies the other files of a model from `home`."""
+    """Writes config.json, and copies a model's other files from `home`."""
     values = config_values(checkpoint)
     for stack in checkpoint.config.stacks:
         if (capacity := getattr(stack.feed_forward, "capacity", None)) is not None:
@@ -123,7 +122,7 @@ def write_config_and_other_files(
 def _is_new_classifier(
     checkpoint: HFCheckpoint, values: Mapping[str, Any], source: Path | None
 ) -> bool:
-    """Whether training added a head that reads the last token before a row's padding."""
+    """Whether training added a head that reads the last non-padding token of a row."""
     poolings = [getattr(head, "pooling", None) for head in getattr(checkpoint.config, "heads", ())]
     if "last" not in poolings or values.get("pad_token_id") is not None:
         return False
@@ -133,7 +132,7 @@ def _is_new_classifier(
 
 
 def _named_padding(folder: Path) -> dict[str, int]:
-    """Gives a tokenizer a padding token that never ends a row, as transformers needs one."""
+    """Gives a tokenizer a padding token, which transformers requires and no row may end with."""
     settings = read_object(folder, SETTINGS)
     if not settings or file_in(folder, TOKENIZER) is None:
         return {}
@@ -150,7 +149,7 @@ def _named_padding(folder: Path) -> dict[str, int]:
 
 
 def copy_other_files(folder: Path, home: Path | None) -> None:
-    """Copies the files of a model from `home`, except for its configuration."""
+    """Copies a model's files from `home`, except for its configuration."""
     own = _own_preprocessor(home)
     copy_side_files(home, folder, without=() if own is None else (PREPROCESSOR, PROCESSOR))
     if own is not None:
@@ -161,7 +160,7 @@ def copy_other_files(folder: Path, home: Path | None) -> None:
 
 
 def _own_preprocessor(home: Path | None) -> Path | None:
-    """The file that says how a run read images, unless the checkpoint's own says the same."""
+    """Returns a run's image preprocessing file, unless the checkpoint's file is equivalent."""
     if home is None or home.name != IMPORTED:
         return None
     kept = home.with_name("tokenizer")
@@ -174,7 +173,7 @@ def _own_preprocessor(home: Path | None) -> Path | None:
 
 
 def own_template(home: Path | None) -> str | None:
-    """Returns the chat template that a run was trained with, unless it is the checkpoint's."""
+    """Returns the chat template of a run's training, unless it is the checkpoint's."""
     if home is None or (own := template_folder(home)) == home:
         return None
     (_, text), theirs = find_template(own), find_template(home)
@@ -188,7 +187,7 @@ def keep_export_files(
     layout: Layout | None,
     tokenizer: Tokenizer | None = None,
 ) -> None:
-    """Keeps in a run's folder what an export of it needs in addition to its weights."""
+    """Stores in a run's folder the files that an export needs in addition to the weights."""
     kept = run / IMPORTED
     with temporary_folder(kept) as temporary:
         write_hf_config(temporary, config_values(checkpoint), home)
@@ -214,22 +213,22 @@ def save(
     max_shard_bytes: int | None = None,
     model_card: str | None = None,
 ) -> None:
-    """Writes a Hugging Face checkpoint, completely or not at all.
+    """Writes a Hugging Face checkpoint atomically.
 
     Args:
         pretrained: The model.
-        folder: A folder that does not exist or is empty.
-        format: "hf": model.safetensors; "flax": flax_model.msgpack, as transformers 4 had it.
-        dtype: The dtype of the tensors: "float32", "bfloat16" or "float16"; None keeps that of the
-            parameters, or that of the checkpoint they came from if they were loaded without one.
-        max_shard_bytes: The largest size of a file, unless a single tensor is larger; None: 5 GB,
+        folder: A new or empty folder.
+        format: "hf" for model.safetensors, or "flax" for flax_model.msgpack of transformers 4.
+        dtype: The dtype of the tensors: "float32", "bfloat16" or "float16"; None keeps the dtype of
+            the parameters, or of the checkpoint if they were loaded without a dtype.
+        max_shard_bytes: The maximum size of a file, unless a single tensor is larger; None: 5 GB,
             or as in the checkpoint.
-        model_card: The text of README.md, as `jaxformer export` writes it; None: no such file.
+        model_card: The text of README.md; None: the file is not written.
 
     Raises:
         ArgumentError: An argument has a wrong value.
-        ConfigError: The folder is in use, or no system or Flax class can express the model.
-        DataError: The disk is full, or a weight is not finite, perhaps only in the new dtype.
+        ConfigError: The folder is not empty, or no system or Flax class can express the model.
+        DataError: The disk is full, or a weight is not finite, possibly only in the new dtype.
     """
     check_pretrained("pretrained", pretrained)
     folder = folder_path(folder, "folder")

@@ -1,1 +1,1 @@
-"""A small server of models with the HTTP interface of OpenAI, for trying them."""
+"""A small server with OpenAI's HTTP interface, for trying out models."""

@@ -1,4 +1,4 @@
-"""The address of the server: bound before a model is loaded, to say first if a port is in use."""
+"""The address of the server, bound before the model is loaded so that a port in use fails early."""
 
 import contextlib
 import errno
@@ -15,16 +15,16 @@ _WAITING_CONNECTIONS = 2048
 def bound(host: str, port: int) -> Iterator[list[socket.socket]]:
     """Binds sockets to the addresses of a host, and closes them at the end.
 
-    A name such as "localhost" may have several addresses. Nobody can connect before `listen`.
+    A name such as "localhost" may have several addresses. Clients cannot connect before `listen`.
 
     Raises:
-        ConfigError: The host is not of this machine, or the port is in use or reserved.
+        ConfigError: The host is not this machine, or the port is in use or reserved.
     """
     with contextlib.ExitStack() as opened:
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         except (OSError, UnicodeError) as error:
-            raise ConfigError(f"--host {host}: no address has this name") from error
+            raise ConfigError(f"--host {host}: no address is known for this name") from error
         sockets, missing = [], None
         for family, kind, protocol, _, address in found:
             try:
@@ -36,7 +36,7 @@ def bound(host: str, port: int) -> Iterator[list[socket.socket]]:
             except OSError as error:
                 if error.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}:
                     raise _refused(host, port, error) from error
-                missing = error  # "localhost" has an address of IPv6 on machines without it
+                missing = error  # "localhost" has an IPv6 address even on machines without IPv6
                 continue
             sockets.append(each)
         if not sockets:
@@ -45,7 +45,7 @@ def bound(host: str, port: int) -> Iterator[list[socket.socket]]:
 
 
 def listen(sockets: list[socket.socket]) -> None:
-    """Lets clients connect; raises a ConfigError if another process was faster."""
+    """Lets clients connect; raises a ConfigError if another process took the port meanwhile."""
     for each in sockets:
         try:
             each.listen(_WAITING_CONNECTIONS)

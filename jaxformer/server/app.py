@@ -23,36 +23,36 @@ from jaxformer.server.batches import Batcher, Busy, Piece, TextRequest
 from jaxformer.server.requests import Body, read_body
 
 LOOPBACK = ("127.0.0.1", "localhost")
-"""The addresses that this machine alone reaches."""
+"""The addresses that only this machine can reach."""
 _HUNG_UP = 499
-"""The status of a request whose client has hung up, as servers log it."""
+"""The status that servers log for a request whose client has disconnected."""
 _BODY_SECONDS = 30
-"""The time in which a body must arrive."""
-_ATTENTION = 0.2
-"""Seconds between two looks at whether a client has hung up."""
+"""Seconds within which a body must arrive."""
+_POLL_SECONDS = 0.2
+"""Seconds between two checks whether a client has disconnected."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a request may ask for."""
+    """The limits of a request."""
 
     max_tokens: int = 512
-    """The largest number of tokens of a text."""
+    """The maximum number of tokens of a generated text."""
     seconds: float = 120.0
-    """The time after which a text ends."""
+    """Seconds after which a text ends."""
     body_bytes: int = 1 << 20
-    """The largest size of a body."""
+    """The maximum size of a body."""
 
 
 class Server:
-    """A model behind the interface, which clients know by its name."""
+    """The HTTP handlers of a model; `name` identifies it to clients."""
 
     def __init__(self, pretrained: Pretrained, name: str, batcher: Batcher, limits: Limits):
         self._pretrained, self._batcher, self._limits = pretrained, batcher, limits
         self._name, self._started = name, int(time.time())
 
     def app(self, local: bool) -> Starlette:
-        """Returns the application, for clients on this machine alone if it is `local`."""
+        """Returns the application; `local` accepts only clients on this machine."""
         routes = [
             Route("/health", lambda request: JSONResponse({"status": "ok"})),
             Route("/v1/models", self._models),
@@ -61,7 +61,7 @@ class Server:
             Route("/v1/chat/completions", partial(self._answer, chat=True), methods=["POST"]),
         ]
         handlers = {HTTPException: _refused}
-        # A page in a browser can reach this machine under another name.
+        # A web page in a browser can reach this machine under another host name.
         hosts = list(LOOPBACK) if local else ["*"]
         middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=hosts)]
         return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
@@ -100,9 +100,9 @@ class Server:
         return JSONResponse(writer.whole(pieces))
 
     async def _read(self, request: Request) -> dict[str, Any]:
-        """The JSON object of a request."""
+        """Returns the JSON object in the body of a request."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip()
-        if kind != "application/json":  # a page in a browser may send other types to any server
+        if kind != "application/json":  # a web page may send other types to any server
             raise HTTPException(415, f"Content-Type {kind!r}: must be application/json")
         most, data = self._limits.body_bytes, bytearray()
         try:
@@ -126,7 +126,7 @@ class Server:
 
 
 class _Texts:
-    """The texts of a request, while they are generated; each ends after some seconds."""
+    """The texts of a request, while they are generated; each ends after at most `seconds`."""
 
     def __init__(self, body: Body, seconds: float):
         self._loop, self._queue = asyncio.get_running_loop(), asyncio.Queue()
@@ -145,15 +145,15 @@ class _Texts:
         return deliver
 
     async def pieces(self, request: Request | None = None) -> AsyncIterator[tuple[int, Piece]]:
-        """Yields the number of a text and its next piece, until all texts end.
+        """Yields the index of a text and its next piece, until all texts end.
 
-        `request` is given if nothing else notices that its client hangs up.
+        `request` is given if nothing else detects that its client disconnects.
         """
         left = len(self.requests)
         try:
             while left:
                 try:
-                    index, piece = await asyncio.wait_for(self._queue.get(), _ATTENTION)
+                    index, piece = await asyncio.wait_for(self._queue.get(), _POLL_SECONDS)
                 except TimeoutError:
                     if request is not None and await request.is_disconnected():
                         raise ClientDisconnect from None
@@ -169,7 +169,7 @@ class _Texts:
 
 
 class _Writer:
-    """Writes pieces of texts as objects of the interface, perhaps as the answers of a chat."""
+    """Converts pieces of texts to OpenAI's response objects, for completions or a chat."""
 
     def __init__(self, body: Body, pretrained: Pretrained, name: str, chat: bool):
         self._body, self._chat = body, chat
@@ -181,7 +181,7 @@ class _Writer:
         }
 
     def whole(self, pieces: list[tuple[int, Piece]]) -> dict[str, Any]:
-        """The response without streaming."""
+        """Returns the response without streaming."""
         joined: dict[int, Piece] = {}
         for index, piece in pieces:
             if before := joined.get(index):
@@ -193,7 +193,7 @@ class _Writer:
                 )
             joined[index] = piece
         if any(piece.finish_reason == "timeout" for piece in joined.values()):
-            raise HTTPException(504, "the time for a request is over: ask for fewer tokens")
+            raise HTTPException(504, "the request timed out: request fewer tokens")
         kind = "chat.completion" if self._chat else "text_completion"
         choices = [self._choice(index, joined[index], "message") for index in sorted(joined)]
         usage = self._usage(sum(len(piece.tokens) for piece in joined.values()))
@@ -207,7 +207,7 @@ class _Writer:
             async for index, piece in texts.pieces():
                 count += len(piece.tokens)
                 if piece.finish_reason == "timeout":
-                    raise HTTPException(504, "the time for a request is over")
+                    raise HTTPException(504, "the request timed out")
                 yield _event(
                     self._head | {"object": kind, "choices": [self._choice(index, piece, "delta")]}
                 )
@@ -216,7 +216,7 @@ class _Writer:
                     self._head | {"object": kind, "choices": [], "usage": self._usage(count)}
                 )
             yield "data: [DONE]\n\n"
-        except HTTPException as error:  # the status has been sent already
+        except HTTPException as error:  # the status was already sent
             yield _event(_error(error))
 
     def _choice(self, index: int, piece: Piece, name: str) -> dict[str, Any]:

@@ -22,50 +22,50 @@ from jaxformer.pretrained.model import Pretrained
 
 
 class Busy(RuntimeError):
-    """Too many texts wait already."""
+    """Too many texts are waiting."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What a text has got since the piece before."""
+    """The part of a text that was generated since the previous piece."""
 
     text: str
     tokens: tuple[int, ...]
     log_probs: tuple[float, ...]
     finish_reason: str | None = None
-    """"stop" (an end token or a stop string), "length" or "timeout"; None: more follows."""
+    """"stop" (an end token or a stop string), "length" or "timeout"; None if more follows."""
 
 
 @dataclass(eq=False)
 class TextRequest:
-    """A text that a client waits for."""
+    """A request for one text."""
 
     tokens: Sequence[int]
     """The prompt."""
     config: GenerationConfig
-    """The options, for one text."""
+    """The options of the text."""
     deliver: Callable[[Piece | Exception], None]
-    """Called from the thread with each piece, and with an error that ends the text."""
+    """Called in the batcher's thread with each piece, or with an error that ends the text."""
     deadline: float
-    """The `time.monotonic()` at which it ends."""
+    """The `time.monotonic()` at which generation ends."""
     row: int = 0
-    """The number of the text among those of a request, which share a seed."""
+    """The index among the texts of a prompt, which share a seed."""
     cancelled: bool = False
-    """Whether nobody waits for it any more."""
+    """Whether the client no longer waits for the text."""
     _stream: TextStream | None = field(default=None, init=False)
     _left: int = field(default=0, init=False)
 
     def start(self, stream: TextStream) -> None:
-        """Begins the text."""
+        """Starts the text."""
         self._stream, self._left = stream, self.config.max_new_tokens
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more is generated for it."""
+        """Whether generation has ended."""
         return self._left == 0 or self.cancelled
 
     def push(self, part: Part) -> None:
-        """Delivers the text of new tokens, and why it ended if it did."""
+        """Delivers the text of new tokens, with the reason if the text ends."""
         if self.finished:
             return
         tokens = part.tokens[: self._left]
@@ -86,10 +86,10 @@ class TextRequest:
 
 
 class Batcher:
-    """Runs waiting requests in batches of one model.
+    """Runs waiting requests in batches.
 
-    Requests with the same options of sampling share a batch; their lengths, seeds and stop strings
-    may differ. A batch is finished before the next one begins.
+    Requests with the same sampling options share a batch; their lengths, seeds and stop strings may
+    differ. A batch is finished before the next one starts.
     """
 
     def __init__(self, pretrained: Pretrained, batch_size: int, most_waiting: int):
@@ -105,7 +105,7 @@ class Batcher:
         self._thread.start()
 
     def submit(self, requests: Sequence[TextRequest]) -> None:
-        """Adds requests to those that wait; Busy if there are too many."""
+        """Queues requests; raises Busy if there are too many."""
         with self._changed:
             if len(self._waiting) + len(requests) > self._most_waiting:
                 raise Busy(f"{len(self._waiting)} texts are waiting: try again later")
@@ -113,7 +113,7 @@ class Batcher:
             self._changed.notify()
 
     def close(self) -> None:
-        """Ends the thread, and the texts that it generates."""
+        """Stops the thread and the texts being generated."""
         with self._changed:
             self._closed = True
             for request in self._running:
@@ -126,7 +126,7 @@ class Batcher:
             self._generate(batch)
 
     def _next(self) -> list[TextRequest] | None:
-        """Waits for requests, and takes those that fit into a batch with the first one."""
+        """Waits for requests, and takes those that can share a batch with the first one."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             if self._closed:
@@ -143,7 +143,7 @@ class Batcher:
             return batch
 
     def _fits(self, batch: Sequence[TextRequest]) -> bool:
-        """Whether requests can share a batch: its rows all have room for the longest answer."""
+        """Whether requests can share a batch: equal options, and room for the longest answer."""
         if any(_sampling(each.config) != _sampling(batch[0].config) for each in batch):
             return False
         if len(batch) == 1 or self._engine.max_length is None:
@@ -154,16 +154,16 @@ class Batcher:
         )
 
     def _generate(self, batch: Sequence[TextRequest]) -> None:
-        """Generates the texts of a batch, and delivers what goes wrong."""
+        """Generates the texts of a batch, and delivers errors."""
         try:
             self._stream(batch)
         except (ConfigError, DataError) as error:
             if len(batch) == 1:
                 batch[0].deliver(error)
-            else:  # prompts are checked first, so that nothing has been delivered yet
+            else:  # prompts are checked first, so nothing has been delivered yet
                 for request in batch:
                     self._generate([request])
-        except Exception as error:  # the others of this server must go on
+        except Exception as error:  # the server must keep running
             for request in batch:
                 request.deliver(error)
 
@@ -173,7 +173,7 @@ class Batcher:
             return
         for request in batch:
             request.start(TextStream(self._tokenizer, request.config.stop_strings))
-        # Programs are compiled for each number of rows: powers of two alone.
+        # A program is compiled for each number of rows, so use only powers of two.
         count = bucket(len(batch), 1)
         rows = [*batch, *[batch[0]] * (count - len(batch))]
         ids = padded_prompts([list(row.tokens) for row in rows], 0, left=False)
@@ -202,7 +202,7 @@ class Batcher:
 
 
 def _sampling(config: GenerationConfig) -> GenerationConfig:
-    """The options that the requests of a batch share."""
-    # A last token that is forced depends on the length.
+    """Returns the options that the requests of a batch must share."""
+    # A forced last token depends on the length.
     most = 1 << 30 if config.forced_eos_token_id is None else config.max_new_tokens
     return replace(config, max_new_tokens=most, seed=0, stop_strings=())

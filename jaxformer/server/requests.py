@@ -1,4 +1,4 @@
-"""The body of a request, as OpenAI's clients write it, and the texts that it asks for."""
+"""Reads and checks the body of a request in OpenAI's format."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ _OPTIONS = {
     "top_k": "top_k",
     "top_p": "top_p",
 }
-"""The options of a body, and those of `GenerationConfig`."""
+"""Option of a body -> field of `GenerationConfig`."""
 _WITHOUT_EFFECT = {
     "best_of": (1,),
     "echo": (False,),
@@ -38,33 +38,36 @@ _WITHOUT_EFFECT = {
     "tools": ([],),
     "top_logprobs": (0,),
 }
-"""Options that are not offered, and the values at which they change nothing."""
+"""Unsupported options -> the accepted values, which have no effect."""
 _OTHERS = ("logprobs", "messages", "model", "n", "prompt", "stream", "stream_options", "user")
 MOST_TEXTS = 64
-"""The largest number of texts that a request may ask for."""
+"""The maximum number of texts of a request."""
 
 
 @dataclass(frozen=True)
 class Body:
-    """What a request asks for, checked."""
+    """The checked contents of a request."""
 
     prompts: list[Sequence[int]]
     """The tokens of each prompt."""
     configs: list[GenerationConfig]
-    """The options of each prompt, which differ in the room that its length leaves."""
+    """The options for each prompt, which differ in the number of new tokens."""
     count: int
     """The number of texts for each prompt."""
     log_probs: bool
     stream: bool
     include_usage: bool
-    """Whether the last event of a stream counts tokens."""
+    """Whether a stream ends with an event that counts tokens."""
 
 
 def read_body(body: Mapping[str, Any], pretrained: Pretrained, chat: bool, max_tokens: int) -> Body:
-    """Reads and checks the body of a request, which has messages for a chat, and else prompts.
+    """Reads and checks the body of a request: messages for a chat, otherwise prompts.
 
-    `max_tokens` is the largest number of tokens of a text; also the default, up to what fits.
-    ConfigError: an option has a wrong value; DataError: a prompt cannot be read.
+    `max_tokens` limits the number of new tokens; it is also the default, if so many fit.
+
+    Raises:
+        ConfigError: An option has a wrong value.
+        DataError: A prompt cannot be read.
     """
     body = {name: value for name, value in body.items() if value is not None}
     _check_names(body)
@@ -90,14 +93,14 @@ def read_body(body: Mapping[str, Any], pretrained: Pretrained, chat: bool, max_t
         raise ConfigError(
             f"prompt: {len(prompts)} with n = {count}: must be {MOST_TEXTS} texts at most"
         )
-    rooms = [_room(pretrained, prompt, given, max_tokens) for prompt in prompts]
+    rooms = [_max_new_tokens(pretrained, prompt, given, max_tokens) for prompt in prompts]
     extra = _typed(body, "stream_options", dict, {})
-    # For completions it is a number: how many alternatives to the chosen token are returned.
+    # For completions, this is the number of alternatives to return for each chosen token.
     log_probs = body.get("logprobs", False)
     if log_probs not in ((True, False) if chat else (False, 0)):
         raise ConfigError(
-            f"logprobs = {log_probs!r}: must be {'true or false' if chat else '0'}: the chosen "
-            "tokens alone have log-probabilities here"
+            f"logprobs = {log_probs!r}: must be {'true or false' if chat else '0'}: only the "
+            "chosen tokens have log-probabilities here"
         )
     widths = [1 if pretrained.config.is_encoder_decoder else len(prompt) for prompt in prompts]
     return Body(
@@ -120,7 +123,7 @@ def _check_names(body: Mapping[str, Any]) -> None:
             raise ConfigError(f"{name}: is not known{did_you_mean(name, known)}")
         if name in _WITHOUT_EFFECT and value not in _WITHOUT_EFFECT[name]:
             raise ConfigError(
-                f"{name} = {shortened(value)}: must be left out, since this server does not have it"
+                f"{name} = {shortened(value)}: must be left out: this server does not support it"
             )
 
 
@@ -138,7 +141,7 @@ def _list(name: str, value: Any) -> list[Any]:
 
 
 def _messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The messages of a chat, whose contents may be lists of parts."""
+    """Returns the messages of a chat; contents may be lists of parts."""
     messages = _list("messages", body.get("messages", ()))
     if not messages:
         raise ConfigError('messages: must be a list of {"role": "user", "content": "..."}')
@@ -161,25 +164,27 @@ def _content(message: Mapping[str, Any]) -> str:
 
 
 def _prompts(body: Mapping[str, Any], pretrained: Pretrained) -> list[Sequence[int]]:
-    """The tokens of a text, of several texts, or of lists of tokens."""
+    """Returns the tokens of each prompt: a text, several texts, or lists of tokens."""
     given = body.get("prompt")
     if not isinstance(given, str | list) or not given:
-        raise DataError("prompt: must be a text, or a list of texts or of tokens, none of it empty")
+        raise DataError("prompt: must be a text, or a non-empty list of texts or tokens")
     if (texts := texts_of(given)) is not None:
         return [tokenize(pretrained, encodable(text, "prompt")) for text in texts]
     try:
         rows = rows_of(given)
     except (TypeError, ValueError, IndexError) as error:
-        raise DataError("prompt: must be a text, or a list of texts or of tokens") from error
+        raise DataError("prompt: must be a text, or a list of texts or tokens") from error
     size = pretrained.config.vocab_size
     for row in rows:
         if not len(row) or row.min() < 0 or row.max() >= size:
-            raise DataError(f"prompt: tokens must be from 0 to {size - 1}, and one at least")
+            raise DataError(f"prompt: must have at least one token, from 0 to {size - 1}")
     return [row.tolist() for row in rows]
 
 
-def _room(pretrained: Pretrained, prompt: Sequence[int], given: int | None, most: int) -> int:
-    """The number of tokens of an answer: as many as asked for, or as there is room for."""
+def _max_new_tokens(
+    pretrained: Pretrained, prompt: Sequence[int], given: int | None, most: int
+) -> int:
+    """Returns the number of new tokens: as requested, or else as many as fit."""
     config = pretrained.config
     limit = engine_for(pretrained).max_length
     used = 1 if config.is_encoder_decoder else len(prompt)
@@ -189,6 +194,6 @@ def _room(pretrained: Pretrained, prompt: Sequence[int], given: int | None, most
     if room < 1 or (given is not None and given > room):
         raise ConfigError(
             f"max_tokens = {given or 1}: with a prompt of {len(prompt)} tokens the model has room "
-            f"for {max(room, 0)} more: ask for fewer, or shorten the prompt"
+            f"for {max(room, 0)} more: request fewer, or shorten the prompt"
         )
     return min(most, room) if given is None else given

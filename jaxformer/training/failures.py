@@ -19,11 +19,11 @@ _PEERS = ("Gloo", "NCCL", "UNAVAILABLE", "DEADLINE_EXCEEDED", "oordination servi
 
 
 class OutOfMemory(RunError):
-    """A step needs more memory than is available; the message says what to change."""
+    """A step needs more memory than is available; the message lists remedies."""
 
 
 class ProcessLost(RunError):
-    """Another process of the job has ended; the message says where the run can resume."""
+    """Another process of the job has ended; the message names the step to resume from."""
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -42,7 +42,7 @@ def explained(config: Config, checkpoints: AnyPath) -> Iterator[None]:
     except (MemoryError, *OF_DEVICES, CheckpointError) as error:
         try:
             steps = saved_steps(checkpoints)
-        except StorageError:  # then it is unknown which checkpoints are kept
+        except StorageError:  # it is unknown which checkpoints are kept
             raise error from error.__cause__
         if out_of_memory(error):
             raise OutOfMemory(_too_large(config, error, steps)) from error

@@ -113,7 +113,7 @@ def train_resolved(
     resolved: ResolvedConfig, folder: AnyPath, fresh: bool, clock: Clock
 ) -> TrainResult:
     """Trains a resolved experiment, without opening any further models by name."""
-    # long: the loop and what surrounds it are read from top to bottom.
+    # long: the loop and its set-up are easiest to read from top to bottom.
     with _opened(resolved.config, folder, fresh) as (resources, check_lock):
         resources.enter_context(clock)
         clock.lap("start")
@@ -216,7 +216,7 @@ def train_resolved(
 def _opened(
     config: Config, folder: AnyPath, fresh: bool
 ) -> Iterator[tuple[contextlib.ExitStack, Callable[[], None]]]:
-    """Opens and locks the run's folder with its config.json; device errors become readable."""
+    """Opens and locks the run's folder with its config.json; makes device errors readable."""
     checks: list[Callable[[], None]] = []
 
     def check_lock() -> None:
@@ -328,10 +328,10 @@ def _next(
     step: int,
     state: TrainState,
 ) -> tuple[dict[str, jax.Array], float]:
-    """Returns the next batch and the seconds it took; saves first if a row cannot be read."""
-    asked = time.perf_counter()
+    """Returns the next batch and the seconds it took; if a row cannot be read, saves first."""
+    started = time.perf_counter()
     try:
-        return next(batches), time.perf_counter() - asked
+        return next(batches), time.perf_counter() - started
     except DataError:
         # In a larger run the other processes would not take part in saving.
         if jax.process_count() == 1 and step > 0:

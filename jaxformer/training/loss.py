@@ -1,4 +1,4 @@
-"""The training loss: terms that are weighted means over a whole batch, and checks of a batch."""
+"""The training loss, whose terms are weighted means over a batch, and checks of batches."""
 
 from collections.abc import Mapping, Sequence
 
@@ -35,7 +35,7 @@ class Loss:
         return model.batch_spec(rows, lengths)
 
     def check_batch(self, model: ModelConfig, batch: Batch) -> None:
-        """Raises an error that names what is wrong with a batch, while the step is traced."""
+        """Checks a batch while the step is traced."""
         check_batch(model, batch)
 
     def __call__(
@@ -52,7 +52,7 @@ class Loss:
         return sums
 
     def weights(self, model: Model, batch: Batch) -> dict[str, jax.Array]:
-        """Computes the total weight of every term from the batch alone."""
+        """Computes the total weight of every term, from the batch only."""
         return model.loss_weights(batch)
 
     def total(self, means: dict[str, jax.Array]) -> jax.Array:
@@ -71,7 +71,7 @@ class Loss:
         del sums
 
     def metrics(self, sums: Sums) -> dict[str, jax.Array]:
-        """Returns the loss, the first head's accuracy and weight, and those of each of several."""
+        """Returns the loss, the first head's accuracy and weight, and each head's if several."""
         losses = {name: mean(sums[name].loss, sums[name]) for name in self.heads}
         right = {name: mean(sums[name].correct, sums[name]) for name in self.heads}
         first = self.heads[0]
@@ -158,7 +158,7 @@ def weighted(losses: jax.Array, weights: jax.Array) -> LossSums:
 
 
 def _real_tokens(model: Model, batch: Batch) -> jax.Array:
-    """Returns float32 `[B, T]`: 1 at the real tokens among those that the heads read."""
+    """Returns float32 `[B, T]`: 1 at real tokens that the heads read."""
     valid = model.valid(batch)
     if valid is None:
         shape = jax.eval_shape(model.outputs, batch).hidden.shape[:2]

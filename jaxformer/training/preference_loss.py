@@ -71,7 +71,7 @@ class PreferenceLoss(Loss):
     """`dpo_loss` of the language model's head against the batch's reference log-probabilities."""
 
     def __init__(self, settings: DPO | KTO):
-        """Takes the settings; the losses of the heads are not part of this loss."""
+        """Takes the settings; the losses of the heads are not used."""
         super().__init__(())
         self._settings = settings
 

@@ -110,7 +110,7 @@ def fill(
     A model of None becomes the checkpoint's, with the head that matches the data; a tokenizer to be
     trained becomes the checkpoint's; an objective of None becomes the one that the checkpoint was
     trained with; a `sequence_length` of None becomes the maximum length of model and tokenizer;
-    labels that the checkpoint knows keep their ids. A hub name is pinned to its current commit.
+    labels of the checkpoint keep their ids. A hub name is pinned to its current commit.
     """
     try:
         data = config.data.as_found()
@@ -119,16 +119,16 @@ def fill(
         if labels_needed:
             raise
     if config.init_from is None:
-        return ResolvedConfig(_alone(config))
+        return ResolvedConfig(_without_checkpoint(config))
     from jaxformer.training.transfer.fields import from_origin
 
     return ResolvedConfig(*from_origin(config, folder, labels_needed))
 
 
-def _alone(config: Config) -> Config:
+def _without_checkpoint(config: Config) -> Config:
     """Checks that an experiment without a checkpoint has no open fields, and returns it."""
     data = config.data
-    if (missing := _left_open(config)) is not None:
+    if (missing := _open_field(config)) is not None:
         raise ConfigError(f"{missing}, or name a checkpoint with --init-from DIR")
     if config.model is None or getattr(data, "sequence_length", 0) is not None:
         return config
@@ -136,8 +136,8 @@ def _alone(config: Config) -> Config:
     return replace(config, data=data.of_length(min(data.longest_row, limit)))
 
 
-def _left_open(config: Config) -> str | None:
-    """Returns a field that only a checkpoint could fill in, and what to do about it."""
+def _open_field(config: Config) -> str | None:
+    """Returns a field that only a checkpoint could fill in, with a remedy."""
     data = config.data
     if getattr(data, "objective", ...) is None:
         return "data.objective = None: set an objective, such as CausalLM"

@@ -46,7 +46,7 @@ class TrainState:
     opt_state: Any
     """The optimizer state."""
     rng: jax.Array
-    """The key that every step's dropout key is derived from."""
+    """The key from which every step's dropout key is derived."""
     ema: Parameters | None
     """The moving average of the trainable parameters, if the run keeps one."""
     skipped: jax.Array

@@ -87,7 +87,7 @@ def test_a_model_of_images_reads_no_text(tmp_path, capsys):
     for command in ("tokenize", "neighbours"):
         status, text = printed(capsys, command, tmp_path / "run", "a")
         assert status == 2
-        assert "has no tokenizer: a model of images reads none" in text
+        assert "has no tokenizer: an image model needs none" in text
     status, text = printed(capsys, "fill-mask", tmp_path / "run", "[MASK]")
     assert "must have a masked language model head" in text
 

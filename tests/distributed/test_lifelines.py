@@ -113,7 +113,7 @@ def test_goodbye_reaches_both_sides(store):
 
 def test_without_connections_there_are_still_the_heartbeats(store, monkeypatch):
     lost = threading.Event()
-    monkeypatch.setattr("jaxformer.distributed.lifelines._MEETING", 0.1)
+    monkeypatch.setattr("jaxformer.distributed.lifelines._ADMISSION_SECONDS", 0.1)
     Lifelines(store, 1, "localhost", lost.set)  # the first process publishes nothing
     store.key_value_set("jaxformer/lifelines", "1 t")  # nobody listens there
     Lifelines(store, 1, "localhost", lost.set)

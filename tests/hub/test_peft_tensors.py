@@ -189,7 +189,7 @@ def test_only_factors_have_weights(weights, tmp_path):
     trained(llama(True), lora("q_proj"), tmp_path / "other")
     folders = {name: tmp_path / name for name in ("it", "other")}
     model = jaxformer.load(tmp_path / "base", adapters=folders)
-    with pytest.raises(ConfigError, match="merge it by itself"):
+    with pytest.raises(ConfigError, match="merge it separately"):
         model.with_adapters(weights)
 
 

@@ -285,8 +285,8 @@ FAULTS = (
     Fault(
         "pretrained/resume: a prediction that was cut off counts as made",
         "pretrained/prediction/table.py",
-        'if not line.endswith(b"\\n"):  # of a process that was killed',
-        "if not line:  # of a process that was killed",
+        'if not line.endswith(b"\\n"):  # from a killed process',
+        "if not line:  # from a killed process",
         "pretrained/test_predicted_table.py::test_what_was_interrupted_continues",
     ),
     Fault(

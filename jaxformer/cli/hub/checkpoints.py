@@ -130,8 +130,8 @@ class Export(CheckpointChoice, ClassChoice):
     int16; gguf: q8_0).
     """
     custom_code: bool = False
-    """With --format hf: write modeling_jaxformer.py as well, plain PyTorch for trust_remote_code,
-    for models that transformers has no class for.
+    """With --format hf: also write modeling_jaxformer.py, plain PyTorch for trust_remote_code, for
+    models without a class in transformers.
     """
     adapter: bool = False
     """Write the low-rank factors of a run with --train.lora as a PEFT adapter, without base
@@ -180,7 +180,7 @@ def export(options: Export) -> None:
 
 
 def _export_for_engine(options: Export, model: Pretrained, format: str) -> None:
-    """Writes the files of an engine."""
+    """Writes an export for an engine."""
     if options.max_shard_gb is not None:
         raise ConfigError(
             f"--max-shard-gb {options.max_shard_gb}: must be left out with {format}, "
@@ -202,7 +202,7 @@ def _export_for_engine(options: Export, model: Pretrained, format: str) -> None:
 
 
 def _export_adapter(options: Export) -> str:
-    """Writes the adapter; returns what to print."""
+    """Writes the adapter; returns the text to print."""
     given = {"--dtype": options.dtype, "--max-shard-gb": options.max_shard_gb}
     given |= {"--format": None if options.format == "hf" else options.format}
     for name, value in given.items():
@@ -223,11 +223,11 @@ def _export_adapter(options: Export) -> str:
 class Push:
     """Pushes an exported checkpoint to the Hugging Face hub, with its tokenizer and templates.
 
-    Needs a token with write access: HF_TOKEN, or the one from `hf auth login`.
+    Requires a token with write access: HF_TOKEN, or the token of `hf auth login`.
     """
 
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
-    """A folder that `jaxformer export` wrote."""
+    """A folder written by `jaxformer export`."""
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
     """org/name, which is created if it does not exist."""
     private: bool = False

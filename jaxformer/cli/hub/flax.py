@@ -16,12 +16,12 @@ class FlaxClasses:
     """
 
     page: Path | None = None
-    """A page whose table is updated: docs/from-flax.md (None: print the table)."""
+    """The page whose table to update: docs/from-flax.md (None: print the table)."""
 
 
-def flax_classes(wanted: FlaxClasses) -> None:
-    """Prints the table, or writes it into the page."""
-    if (page := wanted.page) is None:
+def flax_classes(options: FlaxClasses) -> None:
+    """Prints the table, or updates it in the page."""
+    if (page := options.page) is None:
         print("\n".join(flax_table()))
         return
     try:

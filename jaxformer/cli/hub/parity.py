@@ -21,28 +21,28 @@ class Verify(ClassChoice):
     """Verifies that transformers, or another engine, computes the same outputs from an export.
 
     Runs transformers and jaxformer on the same inputs in float32 and writes their differences to
-    receipt.json. Needs torch and transformers. An export for an engine (--format) is run by this
-    engine: outputs, 256 greedy tokens and, for quantised weights, the perplexity of validation data
-    are compared.
+    receipt.json. Requires torch and transformers. An export for an engine (--format) is run in this
+    engine; compared are outputs, 256 greedy tokens and, for quantised weights, the perplexity of
+    validation data.
     """
 
     folder: ModelDir
-    """A folder that `jaxformer export` wrote; or a Hugging Face checkpoint, or its hub name,
-    org/name or org/name@revision, without a receipt.
+    """A folder written by `jaxformer export`, or a Hugging Face checkpoint or its hub name
+    (org/name or org/name@revision), for which no receipt is written.
     """
     engines: tuple[str, ...] = ()
-    """The engines that run it, or all: those of its format that are installed."""
+    """The engines to run it in, or all: the installed engines for its format."""
     reference: str | None = None
-    """The run or checkpoint to compare with (default: the one that was exported)."""
+    """The run or checkpoint to compare with (default: the exported one)."""
 
 
-def verify(wanted: Verify) -> None:
+def verify(options: Verify) -> None:
     """Writes and shows a receipt; fails if the two differ."""
-    folder = wanted.folder
-    if wanted.engines or is_for_engine(folder):
-        _verify_in_engines(wanted)
+    folder = options.folder
+    if options.engines or is_for_engine(folder):
+        _verify_in_engines(options)
         return
-    receipt = verification.verify(folder, wanted.architecture)
+    receipt = verification.verify(folder, options.architecture)
     beside_float64 = ("jaxformer from float64", "transformers from float64")
     table = plain_table("padding", "output", "relative difference", *beside_float64)
     for padding, case in receipt["cases"].items():
@@ -67,11 +67,11 @@ def verify(wanted: Verify) -> None:
     print(f"{receipt['architecture']}: equal in transformers {receipt['versions']['transformers']}")
 
 
-def _verify_in_engines(wanted: Verify) -> None:
+def _verify_in_engines(options: Verify) -> None:
     """Writes and shows the receipts of engines; fails if one differs."""
-    folder = model_folder(wanted.folder, "folder")
-    engines = engines_for(folder, wanted.engines or (ALL,))
-    receipts = verify_export(folder, engines, wanted.reference)
+    folder = model_folder(options.folder, "folder")
+    engines = engines_for(folder, options.engines or (ALL,))
+    receipts = verify_export(folder, engines, options.reference)
     titles = ("engine", "difference", "greedy tokens", "same tokenizer", "perplexity", "seconds")
     table = plain_table(*titles)
     for each in receipts:
@@ -91,7 +91,7 @@ def _verify_in_engines(wanted: Verify) -> None:
     print(f"receipt: {file}")
     wrong = [f"{each.engine}: {problem}" for each in receipts for problem in each.problems]
     if wrong:
-        raise DataError(f"{folder}: an engine computes something else: {'; '.join(wrong)}")
+        raise DataError(f"{folder}: an engine computes different outputs: {'; '.join(wrong)}")
     if equal := [each.engine for each in receipts if each.judged]:
         print(f"equal in {', '.join(equal)}")
     if unknown := [each.engine for each in receipts if not each.judged]:
@@ -106,16 +106,16 @@ class Parity:
     """Compares every known system with transformers.
 
     Creates a small random model of every class of every system in transformers and compares
-    outputs, gradients and export. Needs torch and transformers, and takes several minutes.
+    outputs, gradients and export. Requires torch and transformers, and takes several minutes.
     """
 
     output: Path = Path("docs/parity.md")
     """The page to write."""
 
 
-def parity(wanted: Parity) -> None:
-    """Writes the table of all systems, and shows each row once it is measured."""
-    output = local_path(wanted.output, "--output")
+def parity(options: Parity) -> None:
+    """Writes the table of all systems, and shows each row as it is measured."""
+    output = local_path(options.output, "--output")
     rows = parity_table.measure_all(lambda row: print("  ".join(row.cells()), flush=True))
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(parity_table.parity_page(rows), encoding="utf-8")
@@ -128,24 +128,24 @@ def parity(wanted: Parity) -> None:
 class Engines:
     """Measures every known system in every engine, on small random models.
 
-    Needs torch, transformers and all engines, and takes several minutes.
+    Requires torch, transformers and all engines, and takes several minutes.
     """
 
     output: Path = Path("docs/engines.md")
-    """The page, whose text before the table stays."""
+    """The page to write; text before the table is kept."""
     only: tuple[str, ...] = ()
-    """Measure these model types alone, and leave the rows of the others as they are."""
+    """Measure only these model types, and keep the rows of others."""
     engines: tuple[str, ...] = ()
-    """Measure in these engines alone, and leave the columns of the others as they are."""
+    """Measure only in these engines, and keep the columns of others."""
 
 
-def engines(wanted: Engines) -> None:
-    """Writes the page about engines, and shows each row, as soon as one is measured."""
-    output = local_path(wanted.output, "--output")
+def engines(options: Engines) -> None:
+    """Writes the page about engines, and shows each row as it is measured."""
+    output = local_path(options.output, "--output")
     output.parent.mkdir(parents=True, exist_ok=True)
     before = output.read_text(encoding="utf-8") if output.exists() else "# Engines\n\n"
     rows = []
-    for row in engines_table.measure_all(wanted.only, wanted.engines):
+    for row in engines_table.measure_all(options.only, options.engines):
         rows.append(row)
         output.write_text(engines_table.engines_page(rows, before), encoding="utf-8")
         print("  ".join((row.model_type, *row.cells.values())), flush=True)

@@ -30,10 +30,10 @@ class Zoo:
     """Show the sizes of each system, its parameters by part, and its FLOPs per token."""
 
 
-def zoo(wanted: Zoo) -> None:
+def zoo(options: Zoo) -> None:
     """Prints the table of published systems."""
-    systems = _chosen(wanted.name)
-    if not wanted.details:
+    systems = _chosen(options.name)
+    if not options.details:
         _print_list(systems)
     elif len(systems) == 1:
         _print_one(systems[0])

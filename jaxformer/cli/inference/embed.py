@@ -79,49 +79,51 @@ class Embed(ModelChoice):
     """
 
 
-def embed(wanted: Embed) -> None:
+def embed(options: Embed) -> None:
     """Prints or writes vectors of texts, or the scores of pairs."""
-    output = None if wanted.output is None else any_path(wanted.output, "--output")
+    output = None if options.output is None else any_path(options.output, "--output")
     if output is not None:
         check_output(output, "--output", _ENDINGS)
-    texts = list(wanted.texts)
-    if wanted.file is not None:
-        texts += (line.rstrip("\r\n") for line in text_lines(any_path(wanted.file, "--file")))
+    texts = list(options.texts)
+    if options.file is not None:
+        texts += (line.rstrip("\r\n") for line in text_lines(any_path(options.file, "--file")))
     if not texts:
         raise ArgumentError('give texts ("..." "..."), or --file with one text per line')
-    model = with_stored_compute_dtype(open_model(wanted.folder, dtype=wanted.dtype, **wanted.how))
-    options = {"max_length": wanted.max_length, "batch_size": wanted.batch_size}
+    model = with_stored_compute_dtype(
+        open_model(options.folder, dtype=options.dtype, **options.how)
+    )
+    keywords = {"max_length": options.max_length, "batch_size": options.batch_size}
     if reads_pairs(model):
-        _score(cross_encoder(model, **options), texts, wanted, output)
+        _score(cross_encoder(model, **keywords), texts, options, output)
     else:
-        _embed(text_embedder(model, **options), texts, wanted, output)
+        _embed(text_embedder(model, **keywords), texts, options, output)
 
 
-def _embed(embedder: TextEmbedder, texts: list[str], wanted: Embed, output: Any) -> None:
-    options = {name: getattr(wanted, name) for name in _OF_VECTORS}
-    parts = _shown(embedder.stream(texts, **options), len(texts), embedder.chunk)
+def _embed(embedder: TextEmbedder, texts: list[str], options: Embed, output: Any) -> None:
+    keywords = {name: getattr(options, name) for name in _OF_VECTORS}
+    parts = _shown(embedder.stream(texts, **keywords), len(texts), embedder.chunk)
     vectors = np.concatenate(list(parts))
     if output is not None:
         _write(output, vectors, _objects(texts, vectors))
         print(f"written to {output}: {_size(vectors)}")
-    elif wanted.json:
+    elif options.json:
         _print_json(_objects(texts, vectors))
     else:
         _print_vectors(embedder, texts, vectors)
-    _tell_of_cut(embedder)
+    _report_truncated(embedder)
 
 
-def _score(scorer: CrossEncoder, texts: list[str], wanted: Embed, output: Any) -> None:
-    given = [name for name in _OF_VECTORS if getattr(wanted, name) != getattr(Embed, name)]
+def _score(scorer: CrossEncoder, texts: list[str], options: Embed, output: Any) -> None:
+    given = [name for name in _OF_VECTORS if getattr(options, name) != getattr(Embed, name)]
     if given:
         raise ConfigError(
-            f"--{given[0].replace('_', '-')}: not supported for {wanted.folder}, a cross-encoder, "
+            f"--{given[0].replace('_', '-')}: not supported for {options.folder}, a cross-encoder, "
             "which computes scores instead of vectors: leave it out"
         )
     first, *others = texts
     if not others:
         raise ArgumentError(
-            f"give at least two texts: {wanted.folder} is a cross-encoder, which scores the first "
+            f"give at least two texts: {options.folder} is a cross-encoder, which scores the first "
             "with each of the others"
         )
     pairs = [(first, other) for other in others]
@@ -131,14 +133,14 @@ def _score(scorer: CrossEncoder, texts: list[str], wanted: Embed, output: Any) -
     if output is not None:
         _write(output, scores, rows)
         print(f"written to {output}: {len(scores):,} scores")
-    elif wanted.json:
+    elif options.json:
         _print_json(rows)
     else:
         print(f"scores with: {first}")
         shown = (" ".join(f"{x:.4f}" for x in np.atleast_1d(score)) for score in scores)
         rows = zip(shown, map(Text, others), strict=True)
         console().print(plain_table("score >", "text", rows=rows))
-    _tell_of_cut(scorer)
+    _report_truncated(scorer)
 
 
 def _size(vectors: np.ndarray) -> str:
@@ -192,7 +194,7 @@ def _write(output: Any, array: np.ndarray, rows: Iterable[dict[str, Any]]) -> No
         np.save(file, array)
 
 
-def _tell_of_cut(reader: TextEmbedder | CrossEncoder) -> None:
+def _report_truncated(reader: TextEmbedder | CrossEncoder) -> None:
     if reader.cut:
         length = reader.reader.max_length
         print(f"{reader.cut:,} longer than {length} tokens were truncated", file=sys.stderr)

@@ -50,10 +50,11 @@ class Loading(ModelChoice):
     proposals: int = 4
     """Number of tokens that the draft model proposes at a time."""
     storage: Storage | None = None
-    """The dtype of the KV cache (None: that of the computation). int8 needs a quarter of float32.
+    """The dtype of the KV cache (None: the compute dtype). int8 takes a quarter of float32's space.
     """
     weights: KernelDtype | None = None
-    """The dtype of the kernels (None: that of the weights). int8 needs half of bfloat16."""
+    """The dtype of the kernels (None: that of the weights). int8 takes half the memory of bfloat16.
+    """
     slide: bool = False
     """When the text exceeds the model's maximum length, prefill its last half again."""
 
@@ -103,42 +104,42 @@ class Generation(GenerationConfig, Loading):
 
 def generate(arguments: Sequence[str], prog: str) -> None:
     """Prints or writes generated text."""
-    wanted, chosen = _parsed(Generation, arguments, prog)
-    given = wanted.prompt is not None, wanted.prompts is not None, bool(wanted.images)
+    options, chosen = _parsed(Generation, arguments, prog)
+    given = options.prompt is not None, options.prompts is not None, bool(options.images)
     if sum(given) != 1:
         raise ConfigError(
             "generate: give either --prompt TEXT, --prompts FILE or --images FILE_OR_FOLDER ..."
         )
-    prompts = [wanted.prompt] if wanted.prompts is None else _lines(wanted.prompts)
-    if wanted.images:
-        prompts = _image_files(wanted.images)
-    if wanted.batch_size < 1:
-        raise ConfigError(f"--batch-size {wanted.batch_size}: give 1 or more")
-    output = _lines_so_far(wanted)
-    done = _done(wanted, output, prompts)
-    model = _model(wanted)
+    prompts = [options.prompt] if options.prompts is None else _lines(options.prompts)
+    if options.images:
+        prompts = _image_files(options.images)
+    if options.batch_size < 1:
+        raise ConfigError(f"--batch-size {options.batch_size}: give 1 or more")
+    output = _lines_so_far(options)
+    done = _done(options, output, prompts)
+    model = _model(options)
     if reads_sound(model):
-        raise ConfigError(f"generate: {wanted.folder} reads sound: use jaxformer transcribe")
-    if reads_images(model) != bool(wanted.images):
+        raise ConfigError(f"generate: {options.folder} reads sound: use jaxformer transcribe")
+    if reads_images(model) != bool(options.images):
         reads, option = ("images", "--images") if reads_images(model) else ("text", "--prompt")
-        raise ConfigError(f"generate: {wanted.folder} reads {reads}: give {option}")
-    writer = _writer(wanted, model, generation_config_for(model, chosen))
+        raise ConfigError(f"generate: {options.folder} reads {reads}: give {option}")
+    writer = _writer(options, model, generation_config_for(model, chosen))
     several = writer.config.num_beams > 1 or writer.config.num_return_sequences > 1
-    if wanted.prompt is None:
-        _write_all(writer, prompts, done, wanted, output)
+    if options.prompt is None:
+        _write_all(writer, prompts, done, options, output)
     elif several:
-        for written in writer.generate([writer.tokenize(wanted.prompt)])[0]:
+        for written in writer.generate([writer.tokenize(options.prompt)])[0]:
             print(f"[{written.score:.3f}] {written.text}")
     else:
-        _show(writer.stream(writer.tokenize(wanted.prompt)))
+        _show(writer.stream(writer.tokenize(options.prompt)))
         print()
 
 
 def chat(arguments: Sequence[str], prog: str) -> None:
     """Runs an interactive chat."""
-    wanted, chosen = _parsed(Chat, arguments, prog)
-    tools = None if wanted.tools is None else _tools(wanted.tools)
-    model = _model(wanted)
+    options, chosen = _parsed(Chat, arguments, prog)
+    tools = None if options.tools is None else _tools(options.tools)
+    model = _model(options)
     dialogue = dialogue_of(model)
     config = generation_config_for(model, chosen)
     if dialogue is not None:
@@ -146,15 +147,15 @@ def chat(arguments: Sequence[str], prog: str) -> None:
         config = config.with_end_token(dialogue.end_of_turn, chosen)
     elif tools is not None:
         raise DataError(
-            f"--tools {wanted.tools}: {wanted.folder} has no chat template to format them"
+            f"--tools {options.tools}: {options.folder} has no chat template to format them"
         )
     else:
         note = "the tokenizer has no chat template: the model continues the text so far"
         print(note, file=sys.stderr)
-    writer = _writer(wanted, model, config)
-    start = [] if wanted.system is None else [{"role": "system", "content": wanted.system}]
+    writer = _writer(options, model, config)
+    start = [] if options.system is None else [{"role": "system", "content": options.system}]
     messages, calls = list(start), []
-    while (typed := _typed(calls)) not in ("", "/quit"):
+    while (typed := _read_message(calls)) not in ("", "/quit"):
         if typed == "/new":
             messages, calls = list(start), []
             continue
@@ -199,15 +200,15 @@ def _tools(path: Path) -> list[dict[str, Any]]:
         raise DataError(f"--tools {path}: {error}") from error
 
 
-def _typed(calls: Sequence[dict[str, Any]]) -> str:
+def _read_message(calls: Sequence[dict[str, Any]]) -> str:
     """Reads a user message, or the result of the first called tool."""
-    asked = "> "
+    label = "> "
     if calls:
         function = calls[0]["function"]
         arguments = json.dumps(function["arguments"], ensure_ascii=False)
-        asked = f"{function['name']} {arguments} > "
+        label = f"{function['name']} {arguments} > "
     try:
-        return input(asked).strip()
+        return input(label).strip()
     except (EOFError, KeyboardInterrupt):
         print()
         return ""
@@ -227,27 +228,27 @@ def _show(parts: Iterable[str]) -> str:
 
 def _parsed(kind: type, arguments: Sequence[str], prog: str) -> tuple[Any, dict[str, Any]]:
     """Parses all options; also returns the given `GenerationConfig` options."""
-    wanted = parse(kind, arguments, prog)
+    options = parse(kind, arguments, prog)
     names = given(arguments) & {item.name for item in dataclasses.fields(GenerationConfig)}
-    chosen = {name: getattr(wanted, name) for name in names}
+    chosen = {name: getattr(options, name) for name in names}
     GenerationConfig.of({}, chosen)  # Checked before the model is loaded.
-    return wanted, chosen
+    return options, chosen
 
 
-def _model(wanted: Loading) -> Pretrained:
-    keep_compiled(wanted.compilation_cache)
-    if wanted.draft is not None:
-        any_path(wanted.draft, "draft")
-    options = {"dtype": wanted.dtype, "weights": wanted.weights}
-    return with_stored_compute_dtype(load(wanted.folder, **options, **wanted.how))
+def _model(options: Loading) -> Pretrained:
+    keep_compiled(options.compilation_cache)
+    if options.draft is not None:
+        any_path(options.draft, "draft")
+    keywords = {"dtype": options.dtype, "weights": options.weights}
+    return with_stored_compute_dtype(load(options.folder, **keywords, **options.how))
 
 
-def _writer(wanted: Loading, model: Pretrained, config: GenerationConfig) -> TextGenerator:
+def _writer(options: Loading, model: Pretrained, config: GenerationConfig) -> TextGenerator:
     draft = None
-    if wanted.draft is not None:
-        draft = with_stored_compute_dtype(load(wanted.draft, dtype=wanted.dtype))
-    options = {"draft": draft, "proposals": wanted.proposals, "storage": wanted.storage}
-    return TextGenerator(model, config, slide=wanted.slide, **options)
+    if options.draft is not None:
+        draft = with_stored_compute_dtype(load(options.draft, dtype=options.dtype))
+    keywords = {"draft": draft, "proposals": options.proposals, "storage": options.storage}
+    return TextGenerator(model, config, slide=options.slide, **keywords)
 
 
 def _lines(path: Path) -> list[str]:
@@ -276,44 +277,44 @@ def _image_files(paths: Sequence[Path]) -> list[str]:
     return files
 
 
-def _lines_so_far(wanted: Generation) -> Path | None:
+def _lines_so_far(options: Generation) -> Path | None:
     """Returns the local file that lines are appended to: the output, or a copy that is uploaded.
 
-    It may not exist yet. None stands for the screen.
+    It may not exist yet. None is the screen.
     """
-    if wanted.output is None:
+    if options.output is None:
         return None
-    output = any_path(wanted.output, "--output")
+    output = any_path(options.output, "--output")
     if not is_remote(output):
         return output
     check_store(output.parent, "--output")
     local = mirrored(output.parent) / output.name
-    if not wanted.resume:
+    if not options.resume:
         local.unlink(missing_ok=True)
     if output.is_file() and not (local.exists() and local.stat().st_size > output.stat().st_size):
         output.get(local)
     return local
 
 
-def _done(wanted: Generation, path: Path | None, prompts: Sequence[str]) -> int:
-    """Counts the prompts that the output already has; raises an error if it cannot go on."""
+def _done(options: Generation, path: Path | None, prompts: Sequence[str]) -> int:
+    """Counts the prompts already in the output; raises an error if it cannot be continued."""
     if path is None or not path.exists():
         return 0
-    if not wanted.resume:
-        named = any_path(wanted.output, "--output")
+    if not options.resume:
+        named = any_path(options.output, "--output")
         raise ConfigError(
             f"--output {named} exists: name another file, or --resume to continue after its lines"
         )
     done = 0
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            prompt = json.loads(line)[_kind(wanted)]
+            prompt = json.loads(line)[_kind(options)]
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"{path}, line {done + 1}: not written by this command: {error}"
             ) from error
         if done >= len(prompts) or prompt != prompts[done]:
-            given = "those of --images" if wanted.images else f"that of {wanted.prompts}"
+            given = "those of --images" if options.images else f"that of {options.prompts}"
             raise DataError(
                 f"{path}, line {done + 1}: {prompt} does not match {given} at this position"
             )
@@ -325,32 +326,34 @@ def _write_all(
     writer: TextGenerator,
     prompts: Sequence[str],
     done: int,
-    wanted: Generation,
+    options: Generation,
     output: Path | None,
 ) -> None:
     """Writes a JSON line for each prompt once its batch is done."""
     rows = [writer.tokenize(prompt) for prompt in prompts[done:]]
-    starts = range(0, len(rows), wanted.batch_size)
+    starts = range(0, len(rows), options.batch_size)
     out = sys.stdout if output is None else _appended(output)
     try:
         for start in track(
-            starts, f"{_kind(wanted)}s", console=Console(stderr=True), transient=True
+            starts, f"{_kind(options)}s", console=Console(stderr=True), transient=True
         ):
-            batch = rows[start : start + wanted.batch_size]
-            # The last batch is padded to the size that the program is compiled for.
-            missing = wanted.batch_size - len(batch) if len(rows) > wanted.batch_size else 0
+            batch = rows[start : start + options.batch_size]
+            # The last batch is padded to the compiled size.
+            missing = options.batch_size - len(batch) if len(rows) > options.batch_size else 0
             found = writer.generate([*batch, *[batch[-1]] * missing], first=done + start)
             texts = prompts[done + start :]
             for prompt, written in zip(texts, found[: len(batch)], strict=False):
-                record = {_kind(wanted): prompt, **_record(written)}
+                record = {_kind(options): prompt, **_record(written)}
                 print(json.dumps(record, ensure_ascii=False), file=out, flush=True)
     finally:
         if out is not sys.stdout:
             out.close()
-        if output is not None and is_remote(wanted.output):
-            any_path(wanted.output, "--output").put(output)
-    if wanted.output is not None:
-        print(f"written to {any_path(wanted.output, '--output')}: {len(prompts)} {_kind(wanted)}s")
+        if output is not None and is_remote(options.output):
+            any_path(options.output, "--output").put(output)
+    if options.output is not None:
+        print(
+            f"written to {any_path(options.output, '--output')}: {len(prompts)} {_kind(options)}s"
+        )
 
 
 def _appended(path: Path) -> Any:
@@ -361,9 +364,9 @@ def _appended(path: Path) -> Any:
         raise DataError(f"--output {path} cannot be written: {error}") from error
 
 
-def _kind(wanted: Generation) -> str:
+def _kind(options: Generation) -> str:
     """Returns what each output line describes, which is also the name of its field."""
-    return "image" if wanted.images else "prompt"
+    return "image" if options.images else "prompt"
 
 
 def _record(written: list[GenerationOutput]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class Tokenize:
     """Shows how a model's tokenizer splits a text.
 
     For each token: its piece as stored in the tokenizer, its id, its position in the text, and
-    whether it is special. Needs no weights.
+    whether it is special. Does not read weights.
     """
 
     folder: ModelDir
@@ -74,28 +74,28 @@ class FillMask(ModelChoice):
     """Print a JSON object."""
 
 
-def tokenize(wanted: Tokenize) -> None:
+def tokenize(options: Tokenize) -> None:
     """Prints the tokens of a text, or of each line of a file."""
-    if (wanted.text is None) == (wanted.file is None):
+    if (options.text is None) == (options.file is None):
         raise ArgumentError('give either a text ("...") or --file with one text per line')
-    tokenizer = open_tokenizer(wanted.folder)
-    texts = [wanted.text]
-    if wanted.file is not None:
-        texts = (line.rstrip("\r\n") for line in text_lines(wanted.file))
+    tokenizer = open_tokenizer(options.folder)
+    texts = [options.text]
+    if options.file is not None:
+        texts = (line.rstrip("\r\n") for line in text_lines(options.file))
     for text in texts:
         tokens = tokenizer.tokens(text)
-        if wanted.json:
+        if options.json:
             rows = [token._asdict() for token in tokens]
             print(json.dumps({"text": text, "tokens": rows}, ensure_ascii=False))
         else:
             _print_tokens(text, tokens)
 
 
-def neighbours(wanted: Neighbours) -> None:
+def neighbours(options: Neighbours) -> None:
     """Prints the neighbours of a word."""
-    which = {"step": wanted.step, "best": wanted.best}
-    token, found = nearest(wanted.folder, wanted.word, k=wanted.k, **which)
-    if wanted.json:
+    which = {"step": options.step, "best": options.best}
+    token, found = nearest(options.folder, options.word, k=options.k, **which)
+    if options.json:
         rows = [neighbour._asdict() for neighbour in found]
         print(json.dumps({"token": token._asdict(), "nearest": rows}, ensure_ascii=False))
         return
@@ -104,13 +104,13 @@ def neighbours(wanted: Neighbours) -> None:
     console().print(plain_table("cosine >", "id >", "piece", "text", rows=rows))
 
 
-def fill_mask(wanted: FillMask) -> None:
+def fill_mask(options: FillMask) -> None:
     """Prints predictions for the masks of a text."""
-    pretrained = load(wanted.folder, **wanted.how)
-    found = fill(pretrained, wanted.text, k=wanted.k)
-    if wanted.json:
+    pretrained = load(options.folder, **options.how)
+    found = fill(pretrained, options.text, k=options.k)
+    if options.json:
         rows = [[filled._asdict() for filled in mask] for mask in found]
-        print(json.dumps({"text": wanted.text, "masks": rows}, ensure_ascii=False))
+        print(json.dumps({"text": options.text, "masks": rows}, ensure_ascii=False))
         return
     for number, mask in enumerate(found, start=1):
         if len(found) > 1:

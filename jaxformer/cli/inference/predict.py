@@ -31,14 +31,15 @@ class Predict(PredictionConfig, ModelChoice):
 
     The columns depend on the model's head. Classification: label and score (its probability);
     multi-label classification: also labels and score_NAME for each. Regression: score. Tagging:
-    words, tags and, with B-/I- tags, entities. Question answering: answer, score, start and end. No
-    head: embedding. Input columns are kept, and a prediction whose name is taken is called
-    predicted_NAME.
+    words, tags and, with B-/I- tags, entities. Question answering: answer, score, start and end.
+    Without a head: embedding. Input columns are kept; if one has the name of a prediction, the
+    prediction is called predicted_NAME.
     """
 
     input: Path
     """The input table: .csv, .tsv, .jsonl or .parquet; for a model of images or sounds also a
-    folder of them."""
+    folder with them.
+    """
     output: Path
     """The output table: .csv, .tsv, .jsonl or .parquet. Lists are JSON in .csv and .tsv."""
     header: bool = True
@@ -52,26 +53,26 @@ class Predict(PredictionConfig, ModelChoice):
     """The folder of compiled programs (None: on an accelerator, one in the user's cache)."""
 
 
-def predict(wanted: Predict) -> None:
+def predict(options: Predict) -> None:
     """Writes a table with a model's predictions for each row."""
-    output = any_path(wanted.output, "--output")
+    output = any_path(options.output, "--output")
     check_table(output, "--output")
-    table = PredictedTable(any_path(wanted.input, "--input"), output, wanted.header)
-    table.check_unused(wanted.resume)
-    keep_compiled(wanted.compilation_cache)
-    config = part_of(PredictionConfig, wanted)
-    options = {"dtype": wanted.dtype, "writer": TranscriptPredictor}
-    predictor = open_predictor(wanted.folder, config, **options, **wanted.how)
+    table = PredictedTable(any_path(options.input, "--input"), output, options.header)
+    table.check_unused(options.resume)
+    keep_compiled(options.compilation_cache)
+    config = part_of(PredictionConfig, options)
+    keywords = {"dtype": options.dtype, "writer": TranscriptPredictor}
+    predictor = open_predictor(options.folder, config, **keywords, **options.how)
     table = dataclasses.replace(table, read=predictor.reader.records)
     total = table.count(predictor)
-    names = (*vars(config), *wanted.how, "dtype", "header")
-    values = {name: getattr(wanted, name) for name in names}
+    names = (*vars(config), *options.how, "dtype", "header")
+    values = {name: getattr(options, name) for name in names}
     settings = {name: list(x) if isinstance(x, tuple) else x for name, x in values.items()}
     with _bar() as bar:
         task = bar.add_task("predicting", total=total)
         table.predict(
             predictor,
-            {"folder": str(wanted.folder), **settings},
+            {"folder": str(options.folder), **settings},
             lambda count: bar.update(task, completed=count),
         )
     print(_report(table, predictor, total))

@@ -18,70 +18,71 @@ from jaxformer.server.batches import Batcher
 
 @dataclass(frozen=True)
 class Serve(ModelChoice):
-    """Serves a model over HTTP with the interface of OpenAI, for trying it.
+    """Serves a model over HTTP with OpenAI's interface, for trying it out.
 
     Waiting requests with the same sampling options share a batch, which is finished before the next
-    one begins; the cache is not paged. For load, export the model and run it in vLLM, SGLang or
-    llama.cpp.
+    one begins; the cache is not paged. For production, export the model and serve it with vLLM,
+    SGLang or llama.cpp.
     """
 
     port: int = 8000
     """The port."""
     host: str = "127.0.0.1"
-    """The address to listen on. The default is reached from this machine alone; the server asks for
-    no password.
+    """The address to listen on. The default is only reachable from this machine; the server has no
+    authentication.
     """
     name: str | None = None
     """The name of the model for clients (None: the last part of its folder)."""
     batch_size: int = 16
-    """The largest number of texts that are generated at once."""
+    """The maximum number of texts that are generated at once."""
     max_waiting: int = 256
-    """The largest number of texts that wait; further requests are refused with status 503."""
+    """The maximum number of waiting texts; further requests are refused with status 503."""
     max_tokens: int = 512
-    """The largest number of tokens of a text."""
+    """The maximum number of new tokens of a text."""
     max_seconds: float = 120.0
-    """The time after which a text ends, with the time that it waits."""
+    """Seconds after which a text ends, including the time spent waiting."""
     max_body: int = 1 << 20
-    """The largest size of a request in bytes."""
+    """The maximum size of a request in bytes."""
     dtype: Dtype | None = None
     """The dtype of the weights and the computation, which uses bfloat16 for float16 (None: the
     dtype that the weights are saved in).
     """
     weights: KernelDtype | None = None
-    """The dtype of the kernels (None: that of the weights). int8 needs half of bfloat16."""
+    """The dtype of the kernels (None: that of the weights). int8 takes half the memory of bfloat16.
+    """
 
 
-def serve(wanted: Serve) -> None:
+def serve(options: Serve) -> None:
     """Runs the server until it is interrupted."""
     for name in ("batch_size", "max_waiting", "max_tokens", "max_seconds", "max_body"):
-        if getattr(wanted, name) <= 0:
+        if getattr(options, name) <= 0:
             option = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"{option} {getattr(wanted, name)}: must be above 0")
-    if not 0 < wanted.port < 1 << 16:
-        raise ConfigError(f"--port {wanted.port}: must be from 1 to 65535")
+            raise ConfigError(f"{option} {getattr(options, name)}: must be above 0")
+    if not 0 < options.port < 1 << 16:
+        raise ConfigError(f"--port {options.port}: must be from 1 to 65535")
     uvicorn: Any = optional_module("uvicorn", "jaxformer serve")
-    from jaxformer.server.app import LOOPBACK, Limits, Server  # needs the extra serve
+    from jaxformer.server.app import LOOPBACK, Limits, Server  # requires the extra serve
 
-    with bound(wanted.host, wanted.port) as sockets:
-        options = {"dtype": wanted.dtype, "weights": wanted.weights}
-        model = with_stored_compute_dtype(load(wanted.folder, **options, **wanted.how))
+    with bound(options.host, options.port) as sockets:
+        keywords = {"dtype": options.dtype, "weights": options.weights}
+        model = with_stored_compute_dtype(load(options.folder, **keywords, **options.how))
         check_generates(model.config)
         if reads_images(model):
             raise ConfigError(
-                f"serve: {wanted.folder} reads images: must be a model that reads text"
+                f"serve: {options.folder} reads images: must be a model that reads text"
             )
-        name = wanted.name or Path(wanted.folder).name
-        limits = Limits(wanted.max_tokens, wanted.max_seconds, wanted.max_body)
-        batcher = Batcher(model, wanted.batch_size, wanted.max_waiting)
+        name = options.name or Path(options.folder).name
+        limits = Limits(options.max_tokens, options.max_seconds, options.max_body)
+        batcher = Batcher(model, options.batch_size, options.max_waiting)
         try:
-            app = Server(model, name, batcher, limits).app(local=wanted.host in LOOPBACK)
+            app = Server(model, name, batcher, limits).app(local=options.host in LOOPBACK)
             settings = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)
             listen(sockets)
             kinds = (
                 "completions" if dialogue_of(model) is None else "completions and chat/completions"
             )
             print(
-                f"{name}: http://{wanted.host}:{wanted.port}/v1, {kinds}; Ctrl-C ends it",
+                f"{name}: http://{options.host}:{options.port}/v1, {kinds}; Ctrl-C stops it",
                 flush=True,
             )
             with contextlib.suppress(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""``jaxformer transcribe DIR FILE ...``: writes what is said in sound files."""
+"""``jaxformer transcribe DIR FILE ...``: transcribes sound files."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -31,12 +31,12 @@ _LINES = ".jsonl"
 
 @dataclass(frozen=True)
 class Transcribe(ClassChoice):
-    """Writes what is said in sound files (.wav, .flac, .ogg, .mp3), with Whisper or a CTC head.
+    """Transcribes sound files (.wav, .flac, .ogg, .mp3) with Whisper or a CTC head.
 
-    Whisper reads sounds of any length in windows of 30 seconds, which begin where the last segment
-    ends, or with --batch-size in chunks that overlap, many at once. A CTC head (wav2vec 2.0,
-    HuBERT) reads chunks, and has the options --timestamps, --beams, --length-bonus and
-    --language-model too.
+    Whisper reads sounds of any length in windows of 30 seconds, each of which begins where the last
+    segment ends, or with --batch-size in batches of overlapping chunks. A CTC head (wav2vec 2.0,
+    HuBERT) reads chunks, and supports the options --timestamps, --beams, --length-bonus and
+    --language-model.
     """
 
     folder: ModelDir
@@ -44,47 +44,45 @@ class Transcribe(ClassChoice):
     files: Files
     """The sound files."""
     batch_size: int | None = None
-    """The chunks that are read at once (None: 1, or for Whisper windows one after another)."""
+    """Number of chunks per batch (None: 1, or for Whisper windows one after another)."""
     chunk_length_s: float | None = None
-    """The seconds of a chunk (None: 30)."""
+    """Length of a chunk in seconds (None: 30)."""
     stride_length_s: float | None = None
-    """The seconds at each end of a chunk that its neighbour reads too (None: a sixth of it)."""
+    """Overlap in seconds at each end of a chunk (None: a sixth of the chunk)."""
     language: str | None = None
-    """The language that is spoken, en or english (None: it is detected)."""
+    """The spoken language, en or english (None: detect it)."""
     task: Literal["transcribe", "translate"] | None = None
-    """Translate into English, or not (None: what generation_config.json recommends)."""
+    """Transcribe, or translate into English (None: as in generation_config.json)."""
     prompt: str | None = None
-    """A text before what is said, such as names in their spelling."""
+    """A text to condition on, such as the spelling of names."""
     timestamps: Timing = "segments"
-    """The times to show and to write: none, those of segments, or those of words too."""
+    """The times to output: none, of segments, or also of words."""
     beams: int = 1
     """Number of beams; 1 is greedy."""
     length_bonus: float = 0.0
-    """What beams of a model with a CTC head add to the log-probability for each character."""
+    """Bonus per character for the log-probability of beams, for a CTC head."""
     language_model: Path | None = None
-    """What scores the words of these beams: a file that KenLM reads (.arpa, .bin), or the folder of
-    a Wav2Vec2ProcessorWithLM.
+    """The language model that scores words of these beams: a KenLM file (.arpa, .bin), or the
+    folder of a Wav2Vec2ProcessorWithLM.
     """
     alpha: float | None = None
     """The weight of the language model (None: that of its folder, or 0.5)."""
     beta: float | None = None
-    """What the language model adds for each word (None: that of its folder, or 1.5)."""
+    """The bonus of the language model per word (None: that of its folder, or 1.5)."""
     temperature: tuple[float, ...] = api.TEMPERATURES
-    """The temperatures at which a window is written, one after another, until its text passes the
-    thresholds.
-    """
+    """The temperatures to try for a window until its text passes the thresholds."""
     compression_ratio_threshold: float | None = 1.35
-    """A text that zlib compresses by more, because it repeats itself, is written again."""
+    """Decode a window again if zlib compresses its text by more, which indicates repetition."""
     logprob_threshold: float | None = -1.0
-    """So is one whose tokens have a lower mean log-probability."""
+    """Decode a window again if the mean log-probability of its tokens is lower."""
     no_speech_threshold: float | None = 0.6
-    """A window with such a text is left out if nobody speaks with a higher probability."""
+    """Leave out such a window if its probability of containing no speech is higher."""
     condition_on_prev_tokens: bool = False
-    """Tell each window the text before it."""
+    """Condition each window on the previous text."""
     max_new_tokens: int | None = None
-    """Maximum number of tokens of a window (None: as many as the model has positions for)."""
+    """Maximum number of tokens per window (None: the model's number of positions)."""
     seed: int = 0
-    """Seed of sampling, at temperatures above 0."""
+    """Seed for sampling at temperatures above 0."""
     output: Path | None = None
     """The file to write (None: the screen): .txt, .srt, .vtt or .json for one sound, .jsonl for an
     object per line.
@@ -101,68 +99,68 @@ _SAME = (
 )  # fmt: skip
 """The options with the same name in `jaxformer.transcribe`."""
 _OF_WHISPER = ("max_new_tokens", "seed")
-"""Options that change nothing for a model with a CTC head."""
+"""Options without an effect for a model with a CTC head."""
 
 
-def transcribe(wanted: Transcribe) -> None:
+def transcribe(options: Transcribe) -> None:
     """Prints or writes transcripts."""
-    if not wanted.files:
+    if not options.files:
         raise ArgumentError("give sound files: jaxformer transcribe DIR talk.flac ...")
-    output = None if wanted.output is None else any_path(wanted.output, "--output")
+    output = None if options.output is None else any_path(options.output, "--output")
     if output is not None:
-        _check_output(output, wanted)
-    language_model = _language_model(wanted)
-    for file in wanted.files:
-        sound_length(file, 1)  # a file that cannot be opened is named before any work
-    options = {"dtype": wanted.dtype, "architecture": wanted.architecture}
-    model = with_stored_compute_dtype(load(wanted.folder, **options))
-    options = {name: getattr(wanted, name) for name in _SAME} | {"num_beams": wanted.beams}
+        _check_output(output, options)
+    language_model = _language_model(options)
+    for file in options.files:
+        sound_length(file, 1)  # reports a file that cannot be opened before any work
+    keywords = {"dtype": options.dtype, "architecture": options.architecture}
+    model = with_stored_compute_dtype(load(options.folder, **keywords))
+    keywords = {name: getattr(options, name) for name in _SAME} | {"num_beams": options.beams}
     if writes_labels(model):
-        options = {name: x for name, x in options.items() if name not in _OF_WHISPER}
-    options |= {"length_bonus": wanted.length_bonus} if wanted.length_bonus else {}
-    options |= {"language_model": language_model}
+        keywords = {name: x for name, x in keywords.items() if name not in _OF_WHISPER}
+    keywords |= {"length_bonus": options.length_bonus} if options.length_bonus else {}
+    keywords |= {"language_model": language_model}
     found: list[dict[str, Any]] = []
     try:
-        for file in wanted.files:
+        for file in options.files:
             with _minutes(file) as progress:
-                transcript = api.transcribe(model, file, progress=progress, **options)
+                transcript = api.transcribe(model, file, progress=progress, **keywords)
             found.append({"file": file, **transcript})
             if output is None:
-                _show(found[-1], wanted.timestamps, several=len(wanted.files) > 1)
+                _show(found[-1], options.timestamps, several=len(options.files) > 1)
     finally:
         if output is not None and found:
             _write(output, found)
 
 
-def _language_model(wanted: Transcribe) -> LanguageModel | None:
-    """Reads the language model, if there is one."""
-    weights = {"alpha": wanted.alpha, "beta": wanted.beta}
-    if wanted.language_model is not None:
-        return read_language_model(wanted.language_model, **weights)
+def _language_model(options: Transcribe) -> LanguageModel | None:
+    """Reads the language model, if any."""
+    weights = {"alpha": options.alpha, "beta": options.beta}
+    if options.language_model is not None:
+        return read_language_model(options.language_model, **weights)
     for name, value in weights.items():
         if value is not None:
             raise ConfigError(
-                f"--{name} {value}: weighs a language model: give it by --language-model"
+                f"--{name} {value}: requires a language model: give it by --language-model"
             )
     return None
 
 
-def _check_output(output: Any, wanted: Transcribe) -> None:
-    """Raises ConfigError if the output cannot hold the transcripts."""
+def _check_output(output: Any, options: Transcribe) -> None:
+    """Raises ConfigError if the output format does not support the transcripts."""
     check_output(output, "--output", (*FORMATS, _LINES))
     ending = output.suffix.lower()
-    if ending != _LINES and len(wanted.files) > 1:
+    if ending != _LINES and len(options.files) > 1:
         raise ConfigError(
-            f"--output {output}: holds one transcript, and there are {len(wanted.files)} files: "
-            f"give a file that ends with {_LINES}"
+            f"--output {output}: a file for one transcript, but there are {len(options.files)} "
+            f"sounds: name a file that ends with {_LINES}"
         )
-    if ending in TIMED and wanted.timestamps == "none":
-        raise ConfigError(f"--output {output}: subtitles need --timestamps segments, or words")
+    if ending in TIMED and options.timestamps == "none":
+        raise ConfigError(f"--output {output}: subtitles need --timestamps segments or words")
 
 
 @contextmanager
 def _minutes(file: str) -> Iterator[Callable[[float, float], None]]:
-    """Shows how many minutes of a sound are done, in a terminal."""
+    """Shows progress in minutes, in a terminal."""
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[minutes]}")
     screen = Console(stderr=True)
     off = not sys.stderr.isatty()
@@ -184,7 +182,7 @@ def _show(transcript: dict[str, Any], timing: Timing, several: bool) -> None:
 
 
 def _write(output: Any, transcripts: list[dict[str, Any]]) -> None:
-    """Writes a file atomically, and says so."""
+    """Writes a file atomically, and prints its name."""
     ending = output.suffix.lower()
     text = json_lines(transcripts) if ending == _LINES else FORMATS[ending](transcripts[0])
     write_text(output, text)

@@ -41,18 +41,18 @@ class ZeroShot(ModelChoice):
     """Print one JSON object per image."""
 
 
-def zero_shot(wanted: ZeroShot) -> None:
+def zero_shot(options: ZeroShot) -> None:
     """Prints the labels of images, with their probabilities."""
-    pretrained = load(wanted.folder, **wanted.how)
-    options = {"template": wanted.template, "batch_size": wanted.batch_size}
-    images = [any_path(file, "IMAGE") for file in wanted.images]
-    found = classify(pretrained, images, wanted.labels, **options)
+    pretrained = load(options.folder, **options.how)
+    keywords = {"template": options.template, "batch_size": options.batch_size}
+    images = [any_path(file, "IMAGE") for file in options.images]
+    found = classify(pretrained, images, options.labels, **keywords)
     table = plain_table("image", "label", "score >")
     for file, row in zip(images, found, strict=True):
-        if wanted.json:
+        if options.json:
             labels = [score._asdict() for score in row]
             print(json.dumps({"image": str(file), "labels": labels}, ensure_ascii=False))
         for number, (label, score) in enumerate(row):
             table.add_row(Text("" if number else str(file)), Text(label), f"{score:.4f}")
-    if not wanted.json:
+    if not options.json:
         console().print(table)

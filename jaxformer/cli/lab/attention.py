@@ -36,27 +36,27 @@ class Attention(ModelChoice):
     """The output folder for attention.html and the figures."""
 
 
-def attention(wanted: Attention) -> None:
+def attention(options: Attention) -> None:
     """Writes the attention maps of a model on a text or an image."""
-    if (wanted.text is None) == (wanted.image is None):
+    if (options.text is None) == (options.image is None):
         raise ArgumentError(
             'give either --text "..." for a text model or --image FILE for an image model'
         )
-    maps = [each.select(wanted.layers, wanted.heads) for each in _maps(wanted)]
-    what = wanted.image.name if wanted.text is None else wanted.text
-    title = f"Attention of {Path(wanted.folder).resolve().name}: {what}"
-    page, *pictures = write_maps(wanted.out, title, maps, wanted.format)
+    maps = [each.select(options.layers, options.heads) for each in _maps(options)]
+    what = options.image.name if options.text is None else options.text
+    title = f"Attention of {Path(options.folder).resolve().name}: {what}"
+    page, *pictures = write_maps(options.out, title, maps, options.format)
     for each in maps:
         layers, heads, queries, keys = each.weights.shape
         print(f"{each.name}: {layers} layers, {heads} heads, {queries} queries, {keys} keys")
     print(f"written: {page}, and {len(pictures)} figures next to it")
 
 
-def _maps(wanted: Attention) -> list[AttentionMaps]:
-    if wanted.image is None:
-        return text_maps(load(wanted.folder, **wanted.how), wanted.text, wanted.target)
-    if wanted.target is not None:
+def _maps(options: Attention) -> list[AttentionMaps]:
+    if options.image is None:
+        return text_maps(load(options.folder, **options.how), options.text, options.target)
+    if options.target is not None:
         raise ArgumentError("--target: must be left out with --image, since there is no decoder")
     embeddings = PredictionConfig(task="embeddings")
-    predictor = open_predictor(wanted.folder, embeddings, dtype="float32", **wanted.how)
-    return [image_maps(predictor.subject.pretrained, predictor.reader, wanted.image)]
+    predictor = open_predictor(options.folder, embeddings, dtype="float32", **options.how)
+    return [image_maps(predictor.subject.pretrained, predictor.reader, options.image)]

@@ -36,8 +36,8 @@ class Cache(Config):
 
 def cache(arguments: Sequence[str], prog: str) -> None:
     """Reports on the KV cache of the configured model."""
-    name, options = split_config(arguments, prog, _DESCRIPTION)
+    name, remaining = split_config(arguments, prog, _DESCRIPTION)
     config = load_config(config_spec(name))
-    wanted = parse(Cache(**vars(config)), options, f"{prog} {name}")
-    check_has_model(wanted)
-    finish(cache_report(wanted.model, name, wanted.lengths, wanted.storage), wanted.out)
+    options = parse(Cache(**vars(config)), remaining, f"{prog} {name}")
+    check_has_model(options)
+    finish(cache_report(options.model, name, options.lengths, options.storage), options.out)

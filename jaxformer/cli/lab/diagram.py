@@ -36,15 +36,15 @@ class Diagram(Config):
 
 def diagram(arguments: Sequence[str], prog: str) -> None:
     """Draws the architecture of the configured model."""
-    name, options = split_config(arguments, prog, _DESCRIPTION)
+    name, remaining = split_config(arguments, prog, _DESCRIPTION)
     defaults = Diagram(**vars(load_config(config_spec(name))))
-    wanted = parse(defaults, options, f"{prog} {name}")
-    check_has_model(wanted)
+    options = parse(defaults, remaining, f"{prog} {name}")
+    check_has_model(options)
     stem, _, argument = name.partition(":")
     title = Path(stem).stem + (f"-{argument}" if argument else "")
-    out = wanted.out or Path(f"{title}.svg")
+    out = options.out or Path(f"{title}.svg")
     if out.suffix not in _ENDINGS:
         raise ConfigError(f"out = {str(out)!r}: must end in one of {', '.join(_ENDINGS)}")
     if not out.parent.is_dir():
         raise ConfigError(f"out = {str(out)!r}: must be in an existing folder")
-    print(f"written to {save(draw(describe(wanted.model), title), out)}")
+    print(f"written to {save(draw(describe(options.model), title), out)}")

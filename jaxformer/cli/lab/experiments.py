@@ -70,30 +70,30 @@ class Recall(RecallConfig):
     """The output folder for recall.html and recall.png."""
 
 
-def softmax(wanted: Softmax) -> None:
+def softmax(options: Softmax) -> None:
     """Runs the experiment on the scale of scores."""
-    finish(softmax_scale_report(wanted.head_dims, wanted.num_keys, wanted.seed), wanted.out)
+    finish(softmax_scale_report(options.head_dims, options.num_keys, options.seed), options.out)
 
 
-def mask(wanted: Mask) -> None:
+def mask(options: Mask) -> None:
     """Runs the experiment on the order of mask and softmax."""
-    finish(mask_order_report(wanted.length, wanted.seed), wanted.out)
+    finish(mask_order_report(options.length, options.seed), options.out)
 
 
-def two_dogs(wanted: TwoDogs) -> None:
+def two_dogs(options: TwoDogs) -> None:
     """Runs the experiment on identical tokens."""
-    model = load(wanted.folder, **wanted.how)
-    finish(two_dogs_report(model, wanted.text), wanted.out)
+    model = load(options.folder, **options.how)
+    finish(two_dogs_report(model, options.text), options.out)
 
 
-def cost(wanted: Cost) -> None:
+def cost(options: Cost) -> None:
     """Runs the experiment on time and memory."""
-    finish(cost_report(wanted), wanted.out)
+    finish(cost_report(options), options.out)
 
 
-def recall(wanted: Recall) -> None:
+def recall(options: Recall) -> None:
     """Runs the experiment on recall."""
-    finish(recall_report(wanted), wanted.out)
+    finish(recall_report(options), options.out)
 
 
 def finish(report: Report, out: Path) -> None:

@@ -1,4 +1,4 @@
-"""``jaxformer lab experts``: the experts of a trained model, and the tokens that they take."""
+"""``jaxformer lab experts``: the experts of a trained model and their tokens."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,40 +15,39 @@ from jaxformer.pretrained.auto import load
 
 @dataclass(frozen=True, kw_only=True)
 class Experts(ModelChoice):
-    """Draws what the experts of a trained model do with a text.
+    """Draws how the experts of a trained model process a text.
 
-    The load of every expert, the entropy of the routing, how far the experts of a token follow the
-    token alone, and the tokens that each expert takes. Padding does not count. For a decoder or a
-    text encoder with experts.
+    Shows the load of every expert, the entropy of the routing, how much routing depends only on the
+    token id, and the tokens of each expert, without padding. For a decoder or a text encoder with
+    experts.
     """
 
     text: str | None = None
     """The text that the model reads."""
     file: Path | None = None
-    """A file with the text, in place of --text. The numbers are those of a text: take a long one.
-    """
+    """A file with the text, instead of --text; a long text gives better statistics."""
     length: int = 512
-    """The tokens of a row; a longer text is cut into rows."""
+    """Tokens per row; a longer text is split into rows."""
     max_tokens: int = 32_768
-    """How many tokens to read; the rest of a longer text is left out."""
+    """Maximum number of tokens to read."""
     layers: tuple[int, ...] | None = None
-    """The layers to show, from 0 (default: all that have experts)."""
+    """The layers to show, from 0 (default: all with experts)."""
     out: Path = Path("runs/lab-experts")
     """The output folder for experts.html, experts.json and the figures."""
 
 
-def experts(wanted: Experts) -> None:
+def experts(options: Experts) -> None:
     """Writes the report on a model's experts, and prints its table of layers."""
-    if (wanted.text is None) == (wanted.file is None):
+    if (options.text is None) == (options.file is None):
         raise ArgumentError('give either --text "..." or --file FILE, a text that the model reads')
-    text = wanted.text if wanted.file is None else "".join(text_lines(wanted.file))
-    model = load(wanted.folder, **wanted.how)
-    sizes = {"length": wanted.length, "max_tokens": wanted.max_tokens}
-    routing = expert_routing(model, text, **sizes).select(wanted.layers)
-    name = Path(wanted.folder).resolve().name
-    source = "a text" if wanted.file is None else wanted.file.name
+    text = options.text if options.file is None else "".join(text_lines(options.file))
+    model = load(options.folder, **options.how)
+    sizes = {"length": options.length, "max_tokens": options.max_tokens}
+    routing = expert_routing(model, text, **sizes).select(options.layers)
+    name = Path(options.folder).resolve().name
+    source = "a text" if options.file is None else options.file.name
     setting = f"{name} on {len(routing.ids):,} tokens of {source}."
-    page, *others = write_experts(wanted.out, f"The experts of {name}", setting, routing)
+    page, *others = write_experts(options.out, f"The experts of {name}", setting, routing)
     rows = (map(shown, row) for row in table(routing))
     columns = plain_table(*(f"{title} >" for title in HEADER), rows=rows)
     console().print(columns, markup=False)

@@ -29,13 +29,13 @@ class Positions(PositionsConfig):
     """The output folder for positions.html, numbers.csv and the figures."""
 
 
-def positions(wanted: Positions) -> None:
+def positions(options: Positions) -> None:
     """Writes the report on positions, and prints its numbers."""
     more = []
-    if wanted.trained is not None:
-        more.append(trained_section(load(wanted.trained), Path(wanted.trained).name))
-    numbers = write_report(wanted, wanted.out, more)
+    if options.trained is not None:
+        more.append(trained_section(load(options.trained), Path(options.trained).name))
+    numbers = write_report(options, options.out, more)
     rows = [(*number[:-1], shown(number.value)) for number in numbers]
     titles = ("scheme", "quantity", "setting", "value >")
     console().print(plain_table(*titles, rows=rows, no_wrap=True))
-    print(f"\nwritten to {wanted.out}: positions.html, numbers.csv and the figures")
+    print(f"\nwritten to {options.out}: positions.html, numbers.csv and the figures")

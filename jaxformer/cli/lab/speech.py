@@ -1,4 +1,4 @@
-"""``jaxformer lab speech``: what a speech model hears in a sound."""
+"""``jaxformer lab speech``: draws how a speech model processes a sound."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,24 +23,24 @@ SoundFile = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
 
 @dataclass(frozen=True, kw_only=True)
 class Speech(ModelChoice):
-    """Draws what a speech model hears in a sound.
+    """Draws how a speech model processes a sound.
 
-    Writes a page with the spectrogram, the words where they are said, and attention over time. For
-    Whisper also cross-attention with the path of dynamic time warping; for a CTC head (wav2vec 2.0,
-    HuBERT) the lattice of frames and tokens with the likeliest path; for a classifier (AST) the
-    likeliest classes.
+    Writes a page with the spectrogram, the times of the words, and attention over time. For Whisper
+    also cross-attention with the path of dynamic time warping; for a CTC head (wav2vec 2.0, HuBERT)
+    the lattice of frames and tokens with the most likely path; for a classifier (AST) the most
+    likely classes.
     """
 
     file: SoundFile
     """The sound file (.wav, .flac, .ogg, .mp3)."""
     start: float = 0.0
-    """Where the shown part begins, in seconds."""
+    """Start of the shown part in seconds."""
     seconds: float = 10.0
-    """How many seconds are shown, at most 30."""
+    """Length of the shown part in seconds, at most 30."""
     text: str | None = None
-    """What is said, to be aligned (default: what the model writes)."""
+    """The text to align (default: the model's transcript)."""
     language: str | None = None
-    """The language that is told to Whisper, en or english (default: it is detected)."""
+    """The language for Whisper, en or english (default: detect it)."""
     layers: tuple[int, ...] | None = None
     """The layers whose attention to show, from 0 (default: all)."""
     heads: tuple[int, ...] | None = None
@@ -49,31 +49,31 @@ class Speech(ModelChoice):
     """The output folder for speech.html, attention.html and the figures."""
 
 
-def speech(wanted: Speech) -> None:
+def speech(options: Speech) -> None:
     """Writes the page of a model and a sound."""
-    check_argument("--start", wanted.start, NOT_NEGATIVE.allows(wanted.start), "at least 0")
-    allowed = POSITIVE.allows(wanted.seconds) and wanted.seconds <= MOST_SECONDS
-    check_argument("--seconds", wanted.seconds, allowed, f"above 0 and at most {MOST_SECONDS:g}")
-    ordinary_file(wanted.file)
-    model = load(wanted.folder, **wanted.how)
-    if wanted.language is not None and not reads_sound(model):
+    check_argument("--start", options.start, NOT_NEGATIVE.allows(options.start), "at least 0")
+    allowed = POSITIVE.allows(options.seconds) and options.seconds <= MOST_SECONDS
+    check_argument("--seconds", options.seconds, allowed, f"above 0 and at most {MOST_SECONDS:g}")
+    ordinary_file(options.file)
+    model = load(options.folder, **options.how)
+    if options.language is not None and not reads_sound(model):
         raise ArgumentError("--language: must be left out, since the model is not a Whisper")
-    sound = _part(wanted, sampling_rate_of(model))
-    chosen = {name: getattr(wanted, name) for name in ("text", "language", "layers", "heads")}
-    page = SpeechReport(wanted.out, model, sound, **chosen).write()
-    pictures = len(list(wanted.out.glob("*.png")))
+    sound = _part(options, sampling_rate_of(model))
+    chosen = {name: getattr(options, name) for name in ("text", "language", "layers", "heads")}
+    page = SpeechReport(options.out, model, sound, **chosen).write()
+    pictures = len(list(options.out.glob("*.png")))
     print(f"written: {page}, and {pictures} figures next to it")
 
 
-def _part(wanted: Speech, rate: int) -> Sound:
-    """Reads the part of the file that is shown."""
-    waveform = read_sound(wanted.file, rate)
-    first = round(wanted.start * rate)
+def _part(options: Speech, rate: int) -> Sound:
+    """Reads the shown part of the file."""
+    waveform = read_sound(options.file, rate)
+    first = round(options.start * rate)
     if first >= len(waveform):
         raise ArgumentError(
-            f"--start {wanted.start:g}: must be less than {len(waveform) / rate:,.2f}, the seconds "
-            f"of {wanted.file}"
+            f"--start {options.start:g}: must be less than {len(waveform) / rate:,.2f}, the length "
+            f"of {options.file} in seconds"
         )
-    part = waveform[first : first + round(wanted.seconds * rate)]
-    where = f" from {wanted.start:g} s" if wanted.start else ""
-    return Sound(f"{wanted.file.name}{where}", part, rate)
+    part = waveform[first : first + round(options.seconds * rate)]
+    where = f" from {options.start:g} s" if options.start else ""
+    return Sound(f"{options.file.name}{where}", part, rate)

@@ -60,16 +60,16 @@ them."""
 def evaluate(arguments: Sequence[str], prog: str) -> None:
     """Prints and writes the metrics of a run."""
     usage = f"{prog} RUN_DIR [--step N | --best] [--output FILE.json] [--data.validation FILE ...]"
-    subject, options = split_subject(arguments, "a run", usage, _DESCRIPTION.format(prog=prog))
+    subject, remaining = split_subject(arguments, "a run", usage, _DESCRIPTION.format(prog=prog))
     named = run_path(subject, "run_dir")
     folder, _ = run_and_step(named)
     run = read_config(folder)
     everything = replace(run.data, max_validation_batches=None)
-    wanted = parse(Evaluation(everything, run.mesh), options, f"{prog} {folder}")
-    output = _writable(any_path(wanted.output or folder / EVALUATION_FILE, "--output"))
-    mesh = _start_mesh(wanted, run)
-    saved = SavedRun(named, wanted.step, wanted.best)
-    config = replace(saved.config, data=wanted.data, mesh=mesh)
+    options = parse(Evaluation(everything, run.mesh), remaining, f"{prog} {folder}")
+    output = _writable(any_path(options.output or folder / EVALUATION_FILE, "--output"))
+    mesh = _start_mesh(options, run)
+    saved = SavedRun(named, options.step, options.best)
+    config = replace(saved.config, data=options.data, mesh=mesh)
     validate(config, jax.device_count())
     keep_compiled()
     with _linked_data(folder, run.data, config.data) as kept:
@@ -105,17 +105,17 @@ def _writable(file: AnyPath) -> AnyPath:
     return file
 
 
-def _start_mesh(wanted: Evaluation, run: Config) -> MeshConfig:
+def _start_mesh(options: Evaluation, run: Config) -> MeshConfig:
     """Returns the requested mesh, or one device if the run's mesh does not fit this machine."""
-    make_cpu_devices(wanted.mesh, join(wanted.job))
+    make_cpu_devices(options.mesh, join(options.job))
     try:
-        wanted.mesh.sizes(jax.device_count())
+        options.mesh.sizes(jax.device_count())
     except ConfigError:
-        if wanted.mesh != run.mesh:
+        if options.mesh != run.mesh:
             raise
         _say(f"on one device: the run's mesh is larger than the {jax.device_count()} here")
         return MeshConfig()
-    return wanted.mesh
+    return options.mesh
 
 
 @contextlib.contextmanager
@@ -132,7 +132,7 @@ def _linked_data(folder: AnyPath, old: Data, new: Data) -> Iterator[Path]:
     if hasattr(old, "tokenizer") and not (home / "tokenizer").is_dir():
         raise ConfigError(f"{folder}/tokenizer is missing, so text cannot be tokenized")
     if hasattr(old, "tokenizer"):
-        load_tokenizer(home)  # so that a message about damage names the file in the run
+        load_tokenizer(home)  # so that an error about damage names the file in the run
     links = {name: home / name for name in KEPT}
     documents = ("source", "validation_fraction", "split_seed")
     if all(getattr(old, name, None) == getattr(new, name, None) for name in documents):

@@ -49,8 +49,8 @@ class Glue:
     tasks: str = "all"
     """Comma-separated tasks: cola,sst2,mrpc,stsb,qqp,mnli,qnli,rte,wnli."""
     learning_rate: str | None = None
-    """The peak learning rate; of several comma-separated ones (2e-5,3e-5,5e-5) the best on the
-    development data is chosen per task (default: the recipe's).
+    """The peak learning rate; if several are given (2e-5,3e-5,5e-5), the best on the development
+    data is chosen per task (default: the recipe's).
     """
     epochs: float | None = None
     """Epochs per task (default: the recipe's)."""
@@ -65,7 +65,7 @@ class Glue:
 
     @property
     def plan(self) -> GluePlan:
-        """The plan that the options describe."""
+        """The plan described by the options."""
         rates = self.learning_rate
         return GluePlan(
             init_from=self.init_from,

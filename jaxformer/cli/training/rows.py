@@ -57,20 +57,20 @@ def rows(arguments: Sequence[str], prog: str = "jaxformer rows") -> None:
     """Prints the first rows of the configured experiment."""
     jax.config.update("jax_platforms", "cpu")  # no accelerator is needed, and it may be busy
     arguments = ["--rows" if word == "-n" else word for word in arguments]
-    wanted = launched(Rows, arguments, prog, _DESCRIPTION, lambda _: None)
-    folder = run_path(wanted.run_dir, "run_dir")
-    folder = None if wanted.fresh else folder
-    config = fill(wanted.experiment, folder).config
+    options = launched(Rows, arguments, prog, _DESCRIPTION, lambda _: None)
+    folder = run_path(options.run_dir, "run_dir")
+    folder = None if options.fresh else folder
+    config = fill(options.experiment, folder).config
     with _rows(config, folder) as (reader, found):
-        for number, row in enumerate(islice(found, wanted.rows)):
-            if wanted.json:
+        for number, row in enumerate(islice(found, options.rows)):
+            if options.json:
                 shown = {"row": number, **reader.as_json(row)}
                 print(json.dumps(shown, ensure_ascii=False))
                 continue
             print_row(f"row {number}", reader, row, most=_MOST_CHARACTERS)
             for name, sequence in reader.sequences(row).items():
                 for columns in reader.columns(sequence):
-                    _print_tokens(name, columns, wanted.tokens)
+                    _print_tokens(name, columns, options.tokens)
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def _rows(config: Config, folder: AnyPath | None) -> Iterator[tuple[RowReader, I
 
 
 def _print_tokens(name: str, columns: Sequence[Column], most: int) -> None:
-    """Prints a line per token, with its value in every array."""
+    """Prints a line per token with its value in every array."""
     size = min(most, *(len(column.words) for column in columns)) if columns else 0
     if not size:
         return

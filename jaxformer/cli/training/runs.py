@@ -41,9 +41,9 @@ class Inspect(CheckpointChoice):
 def inspect(options: Inspect) -> None:
     """Prints the contents of a run's folder."""
     jax.config.update("jax_platforms", "cpu")  # no accelerator is needed, and it may be busy
-    home, wanted = saved_run.run_and_step(options.run_dir, options.step, options.best)
+    home, requested = saved_run.run_and_step(options.run_dir, options.step, options.best)
     run = run_dir.RunConfig(home)
-    whole, rows = saved_run.retry_if_deleted(home, lambda: _run_rows(run, wanted, options.best))
+    whole, rows = saved_run.retry_if_deleted(home, lambda: _run_rows(run, requested, options.best))
     print_pairs([("run", home), *rows, *_config_rows(run.config)])
     folder = (home / run_dir.CHECKPOINTS).absolute()
     if not whole and (files.saved_steps(folder) or files.damaged_checkpoints(folder)):
@@ -51,7 +51,7 @@ def inspect(options: Inspect) -> None:
 
 
 def _run_rows(
-    run: run_dir.RunConfig, wanted: int | None, best: bool
+    run: run_dir.RunConfig, requested: int | None, best: bool
 ) -> tuple[list[int], list[tuple[str, str]]]:
     """Returns the intact steps, and the rows to show about the run other than its configuration."""
     folder = (run.folder / run_dir.CHECKPOINTS).absolute()
@@ -63,10 +63,10 @@ def _run_rows(
     if (source := read_source(run.folder / run_dir.IMPORTED)) is not None:
         rows.append(("from the hub", str(source)))
     rows += [(f"step {step} is damaged", problem) for step, problem in problems.items() if problem]
-    if wanted is not None and wanted not in whole:
-        raise ConfigError(f"--step {wanted}: {folder} contains {rows[0][1]}")
+    if requested is not None and requested not in whole:
+        raise ConfigError(f"--step {requested}: {folder} contains {rows[0][1]}")
     if whole:
-        step = saved_run.chosen_step(run.folder, wanted, best) if best else wanted
+        step = saved_run.chosen_step(run.folder, requested, best) if best else requested
         step = whole[-1] if step is None else step
         saved_config(run, step)
         rows += _checkpoint_rows(folder, step, whole, run.config.train.metric)

@@ -1,4 +1,4 @@
-"""What launchers return, and parsing of environment variables."""
+"""The return type of launchers, and the parsing of environment variables."""
 
 import re
 from collections.abc import Callable, Mapping

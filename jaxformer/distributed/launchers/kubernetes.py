@@ -20,7 +20,7 @@ def jax_job(variables: Variables) -> Processes | None:
 
 
 def indexed_job(variables: Variables) -> Processes | None:
-    """The pods of an indexed Job, alone or in a JobSet; only the cluster knows their number.
+    """The pods of an indexed Job, alone or in a JobSet; only the cluster has their number.
 
     JobSet itself sets only labels and annotations. Manifests often pass them on as JOBSET_NAME and
     REPLICATED_JOB_NAME, which determine the host name of the first pod in the JobSet's domain.

@@ -13,7 +13,7 @@ _DEVICE_FILES = Path("/dev")
 
 
 def srun(variables: Variables) -> Processes | None:
-    """The tasks of an srun; a shell within an allocation is a step of one task or no step."""
+    """The tasks of an srun; a shell within an allocation is a step of one task, or not a step."""
     count = number(variables, "SLURM_STEP_NUM_TASKS", 1)
     if count in (None, 1):
         return None
@@ -28,7 +28,7 @@ def srun(variables: Variables) -> Processes | None:
 
 
 def mpirun(variables: Variables) -> Processes | None:
-    """The processes of an mpirun, which since Open MPI 5 does not tell the address of the first."""
+    """The processes of an mpirun; since Open MPI 5, the address of the first one is unknown."""
     count = number(variables, "OMPI_COMM_WORLD_SIZE", 1)
     if count in (None, 1):
         return None

@@ -42,7 +42,7 @@ def cloud_tpu_vm(variables: Variables) -> Processes | None:
     worker = read_metadata("agent-worker-number")
     if not endpoints or not worker:
         return None
-    # NAME:ID:ADDRESS,... or names alone
+    # NAME:ID:ADDRESS,... or only names
     workers = [endpoint.strip().split(":")[-1] for endpoint in endpoints.split(",")]
     variables = _tpu_env(read_metadata("tpu-env") or "") | dict(variables)
     if len(workers) * (number(variables, "MEGASCALE_NUM_SLICES", 1) or 1) == 1:

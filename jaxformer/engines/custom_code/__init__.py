@@ -1,1 +1,1 @@
-"""Custom code: a folder for transformers with its own modeling file."""
+"""Custom code: a folder for transformers with a modeling file."""

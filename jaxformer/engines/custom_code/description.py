@@ -1,4 +1,4 @@
-"""What config.json says to `modeling_jaxformer.py`: the parts of a model, or why it lacks one."""
+"""Describes the parts of a model in config.json for `modeling_jaxformer.py`."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -65,14 +65,14 @@ _PARTS: Mapping[type, tuple[str, ...]] = {
     MLP: ("activation", "gated", "bias"),
 }  # fmt: skip
 """The fields of each part that the modeling file reads."""
-_SAID_OTHERWISE = {
+_IMPLIED = {
     Learned: ("learns",),
     SinusoidalTable: ("learns",),
     RoPE: ("theta", "fraction", "scaling", "max_length"),
     T5Bias: ("max_distance",),
     DotProductAttention: ("dropout",),
 }
-"""Fields that do not change what is computed, or from which config.json has other values."""
+"""Fields without an effect on the outputs, or which determine other fields of config.json."""
 _MODEL = frozenset({
     "num_layers", "model_dim", "num_heads", "mlp_dim", "num_kv_heads", "head_dim", "value_dim",
     "position", "window_position", "relative_position", "norm", "residual", "embeddings",
@@ -80,20 +80,20 @@ _MODEL = frozenset({
     "self_attention", "feed_forward", "block", "heads", "pooler", "num_decoder_layers",
     "encoder_heads", "encoder_mlp_dim", "decoder_embedding_scale", "decoder_position",
     "share_embeddings", "cross_attention",
-    # How it is computed or trained.
+    # Computation and training.
     "dropout", "init_std", "depth_scaled_init", "compute_dtype", "attention", "scan_layers",
     "remat",
 })  # fmt: skip
-"""The fields of models that config.json has, or that do not change what is computed."""
+"""Fields of models that are in config.json, or without an effect on the outputs."""
 _EMBEDDINGS = frozenset({"norm", "scale", "dropout", "token_types", "task_types", "padding_id"})
-"""The fields of embeddings that config.json has, or that do not change what is computed."""
+"""Fields of embeddings that are in config.json, or without an effect on the outputs."""
 
 
 def described(config: ModelConfig) -> dict[str, Any]:
-    """Returns the fields of config.json that describe a model: its stacks, its head, its pooler.
+    """Returns the fields of config.json that describe a model: stacks, head and pooler.
 
     Raises:
-        ConfigError: The modeling file lacks a part of the model.
+        ConfigError: The modeling file does not support a part of the model.
     """
     if type(config) not in (EncoderConfig, DecoderConfig, EncoderDecoderConfig):
         raise ConfigError(
@@ -103,7 +103,7 @@ def described(config: ModelConfig) -> dict[str, Any]:
     _check_fields("model", config, _MODEL)
     _check_fields("model.embeddings", config.embeddings, _EMBEDDINGS)
     if type(config.block) is not TransformerBlock:
-        raise _lacking("model.block", config.block)
+        raise _unsupported("model.block", config.block)
     fields = {"vocab_size": config.vocab_size, "head": _head(config)}
     if isinstance(config, EncoderDecoderConfig):
         fields["share_embeddings"] = config.share_embeddings
@@ -118,7 +118,7 @@ def described(config: ModelConfig) -> dict[str, Any]:
     stack = _stack(config, config.position, "position") | {"type_sizes": config.type_sizes}
     if isinstance(config, DecoderConfig):
         if config.cross_attention is not None:
-            raise _lacking("model.cross_attention", config.cross_attention)
+            raise _unsupported("model.cross_attention", config.cross_attention)
         return fields | {"decoder_stack": stack | {"causal": True}}
     return fields | {"encoder_stack": stack, "pooler": config.pooler}
 
@@ -171,7 +171,7 @@ def _position(where: str, scheme: Position, head_dim: int) -> dict[str, Any]:
     if isinstance(scheme, RoPE):
         lengths = jnp.arange(2)
         if scheme.changes_at(lengths) is not None:
-            raise _lacking(f"{where}.scaling", scheme.scaling)
+            raise _unsupported(f"{where}.scaling", scheme.scaling)
         count = scheme.rotary_dim(head_dim)
         frequencies, factor = scheme.scaling.frequencies(scheme.theta, count, 0)
         listed = np.asarray(frequencies).reshape(-1).tolist()
@@ -193,7 +193,7 @@ def _position(where: str, scheme: Position, head_dim: int) -> dict[str, Any]:
 def _cross(config: EncoderDecoderConfig) -> dict[str, Any]:
     cross = config.cross_attention
     if type(cross) is not DotProductCrossAttention:
-        raise _lacking("model.cross_attention", cross)
+        raise _unsupported("model.cross_attention", cross)
     return _part("model.cross_attention.settings", cross.settings or config.self_attention)
 
 
@@ -202,7 +202,7 @@ def _head(config: ModelConfig) -> dict[str, Any] | None:
         return None
     (head, *others) = config.heads
     if others or type(head) not in (LanguageModel, MaskedLanguageModel):
-        raise _lacking("model.heads", config.heads)
+        raise _unsupported("model.heads", config.heads)
     masked = isinstance(head, MaskedLanguageModel)
     allowed = frozenset(("activation", "dense_bias", "dense") if masked else ())
     _check_fields("model.heads[0]", head, allowed)
@@ -223,29 +223,29 @@ def _head(config: ModelConfig) -> dict[str, Any] | None:
 
 
 def _part(where: str, part: Any) -> dict[str, Any]:
-    """A part as JSON, with the name of its class."""
+    """Returns a part as JSON, with its class name."""
     if type(part) not in _PARTS:
-        raise _lacking(where, part)
+        raise _unsupported(where, part)
     names = _PARTS[type(part)]
-    _check_fields(where, part, frozenset(names + _SAID_OTHERWISE.get(type(part), ())))
+    _check_fields(where, part, frozenset(names + _IMPLIED.get(type(part), ())))
     values = {}
     for name in names:
         value = getattr(part, name)
         if isinstance(value, Norm):
             value = _part(f"{where}.{name}", value)
         if dataclasses.is_dataclass(value):
-            raise _lacking(f"{where}.{name}", value)
+            raise _unsupported(f"{where}.{name}", value)
         values[name] = value
     return {"type": type(part).__name__, **values}
 
 
 def _check_fields(where: str, part: Any, read: frozenset[str]) -> None:
-    """Refuses a field that the modeling file does not read, unless it has its default."""
+    """Refuses a field that the modeling file does not read, unless it has its default value."""
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
         if field.name not in read and value != field.default:
-            raise _lacking(f"{where}.{field.name}", value)
+            raise _unsupported(f"{where}.{field.name}", value)
 
 
-def _lacking(where: str, part: Any) -> ConfigError:
+def _unsupported(where: str, part: Any) -> ConfigError:
     return ConfigError(f"--custom-code: modeling_jaxformer.py has no {where} = {part!r}")

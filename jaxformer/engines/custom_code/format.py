@@ -1,4 +1,4 @@
-"""The format of `export --format hf --custom-code`: transformers with the folder's own code."""
+"""The format of `export --format hf --custom-code`: transformers with code in the folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,13 +25,13 @@ _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_
 
 
 class CustomCodeEngine(TransformersEngine):
-    """transformers with the code of the folder, which must be the code of this version."""
+    """transformers with the code in the folder, which must be that of this version."""
 
     def load(self, folder: Path, description: Mapping[str, str]) -> LoadedModel:
         if (folder / MODELING).read_bytes() != _CODE.read_bytes():
             raise DataError(
-                f"{folder / MODELING}: must be the file of this version of jaxformer, since it is "
-                "run: export the model again"
+                f"{folder / MODELING}: must be the file of this version of jaxformer, since its "
+                "code is executed: export the model again"
             )
         library: Any = optional_module("transformers", "the engine transformers")
         torch: Any = optional_module("torch", "the engine transformers")
@@ -73,7 +73,7 @@ class CustomCodeFormat(Format):
             "dtype": dtype,
             "num_hidden_layers": config.num_layers,
             "is_encoder_decoder": config.is_encoder_decoder,
-            "tie_word_embeddings": False,  # the head reads the table of the embedding
+            "tie_word_embeddings": False,  # the head reads the embedding table
             "use_cache": False,
             **{key: given[key] for key in _TOKENS if given.get(key) is not None},
             **described_model(config),
@@ -88,7 +88,7 @@ class CustomCodeFormat(Format):
 
 
 def weight_map(config: ModelConfig) -> WeightMap:
-    """Returns the names of the parameters in the modules of the modeling file."""
+    """Returns the weight map of the modeling file."""
     body = "model." if config.heads else ""
     both = {"encoder": "encoder", "decoder": "decoder"}
     stacks = both if config.is_encoder_decoder else {"transformer": _side(config)}
@@ -136,7 +136,7 @@ def _stack_names(ours: str, theirs: str, has_cross_attention: bool) -> dict[str,
 
 
 def _classes(config: ModelConfig) -> tuple[str, str]:
-    """The Auto class of a model, and its own class."""
+    """Returns the Auto class of a model and the class of the modeling file."""
     if not config.heads:
         return "AutoModel", "JaxformerModel"
     if config.is_encoder_decoder:

@@ -1,10 +1,10 @@
-"""Transformers as jaxformer configures them, in plain PyTorch for `trust_remote_code=True`.
+"""jaxformer's models in plain PyTorch, for `trust_remote_code=True`.
 
 `config.json` describes one or two stacks of blocks: positions, norms, residual arrangement,
-attention, feed-forward layer and windows. The models are for inference: there is no dropout, no
-loss and no cache, so that each new token is computed from all tokens before it.
+attention, feed-forward layer and windows. The models are for inference, without dropout, loss or a
+cache: each new token is computed from all previous ones.
 """
-# long: transformers copies one file beside the weights.
+# long: transformers copies only one file with the weights.
 
 import torch
 from torch import nn
@@ -30,7 +30,7 @@ ACTIVATIONS = {
 
 
 class JaxformerConfig(PretrainedConfig):
-    """The stacks of a model, its head and its pooler; see config.json."""
+    """The stacks, head and pooler of a model; see config.json."""
 
     model_type = "jaxformer"
 
@@ -81,7 +81,7 @@ class Norm(nn.Module):
 
 
 def position_code(scheme: dict, positions, dim: int, table=None):
-    """Returns what a scheme adds to the embeddings `[T, dim]`, or None."""
+    """Returns the code `[T, dim]` that a scheme adds to embeddings, or None."""
     kind = scheme["type"]
     if kind == "Integer":
         code = (positions.float() / scheme["max_length"])[:, None]
@@ -104,7 +104,7 @@ def position_code(scheme: dict, positions, dim: int, table=None):
 
 
 def attention_bias(scheme: dict, length: int, num_heads: int, device, table=None):
-    """Returns what a scheme adds to the attention logits `[N, T, T]` in float32, or None."""
+    """Returns the bias `[N, T, T]` in float32 that a scheme adds to attention logits, or None."""
     positions = torch.arange(length, device=device)
     distance = positions[None, :] - positions[:, None]
     if scheme["type"] == "ALiBi":
@@ -223,7 +223,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Self-attention, perhaps cross-attention, and the feed-forward layer of one layer."""
+    """A layer: self-attention, optional cross-attention, and feed-forward."""
 
     def __init__(self, stack: dict, layer: dict, number: int):
         super().__init__()
@@ -250,7 +250,7 @@ class Block(nn.Module):
         self.scales = nn.ParameterList(torch.ones(dim) for _ in range(sublayers if scaled else 0))
 
     def forward(self, x, mask, bias, source, source_mask, depth: int):
-        """The stream `[B, T, D]` after the block."""
+        """Returns the residual stream `[B, T, D]` after the block."""
         window, heads = self.layer["window"], self.attention.heads
         if window is not None:
             places = torch.arange(x.shape[1], device=x.device)
@@ -330,10 +330,10 @@ class Stack(nn.Module):
 
         Args:
             x: The embeddings.
-            real: bool `[B, T]`: the tokens that are not padding.
-            types: The ids of each table of type embeddings, int `[B, T]`; a missing one is 0.
-            source: The states of the encoder `[B, S, D]`, for cross-attention.
-            source_real: bool `[B, S]`: those that are not padding.
+            real: bool `[B, T]`, the non-padding tokens.
+            types: The ids for each table of type embeddings, int `[B, T]`; 0 if missing.
+            source: The encoder's states `[B, S, D]`, for cross-attention.
+            source_real: bool `[B, S]`, the non-padding states.
         """
         stack, length, types = self.stack, x.shape[1], types or {}
         scheme, relative = stack["position"], stack["relative_position"]
@@ -369,7 +369,7 @@ class Stack(nn.Module):
 
 
 class Head(nn.Module):
-    """Logits over the vocabulary, perhaps behind a dense layer, an activation and a norm."""
+    """Logits over the vocabulary, optionally after a dense layer, an activation and a norm."""
 
     def __init__(self, head: dict, dim: int, vocab_size: int):
         super().__init__()
@@ -381,7 +381,7 @@ class Head(nn.Module):
         self.norm = Norm(dense["norm"], dim) if dense else None
 
     def forward(self, x, embedding):
-        """States `[B, T, D]` to float32 logits `[B, T, V]`; `embedding` is the tied table."""
+        """Maps states `[B, T, D]` to float32 logits `[B, T, V]`; `embedding` is the tied table."""
         if self.dense is not None:
             x = self.norm(ACTIVATIONS[self.head["dense"]["activation"]](self.dense(x)))
         weight = embedding if self.weight is None else self.weight
@@ -418,17 +418,17 @@ class JaxformerModel(JaxformerPreTrainedModel):
         return self.embedding
 
     def get_encoder(self, modality=None):
-        """Returns the part that `generate` computes once."""
+        """Returns the encoder, which `generate` runs once."""
         return _Encoder(self)
 
     @property
     def output_embedding(self):
-        """The table of the stack that writes the states."""
+        """Returns the embedding table of the stack that produces the outputs."""
         table = self.embedding if self.decoder_embedding is None else self.decoder_embedding
         return table.weight
 
     def encode(self, input_ids, attention_mask=None, types=None):
-        """Returns the encoder's states and which of its tokens are real."""
+        """Returns the encoder's states and the mask of its non-padding tokens."""
         real = _real(input_ids, attention_mask)
         return self.encoder(self.embedding(input_ids), real, types), real
 
@@ -443,7 +443,7 @@ class JaxformerModel(JaxformerPreTrainedModel):
         encoder_outputs=None,
         **_,
     ):
-        """Returns the last hidden state `[B, T, D]`, of the decoder where there are two stacks."""
+        """Returns the last hidden state `[B, T, D]`, of the decoder if there are two stacks."""
         types = {"token_types": token_type_ids, "task_types": task_type_ids}
         if self.decoder is None:
             hidden, real = self.encode(input_ids, attention_mask, types)
@@ -469,7 +469,7 @@ class JaxformerModel(JaxformerPreTrainedModel):
 
 
 class _Encoder:
-    """The encoder as `generate` calls it."""
+    """The interface of the encoder for `generate`."""
 
     def __init__(self, model: JaxformerModel):
         self.model = model
@@ -523,10 +523,10 @@ class JaxformerForCausalLM(_WithHead, GenerationMixin):
 
 
 class JaxformerForConditionalGeneration(_WithHead, GenerationMixin):
-    """An encoder-decoder that writes text."""
+    """An encoder-decoder that generates text."""
 
     def get_encoder(self, modality=None):
-        """Returns the part that `generate` computes once."""
+        """Returns the encoder, which `generate` runs once."""
         return self.model.get_encoder()
 
     def forward(self, input_ids=None, attention_mask=None, decoder_input_ids=None, **options):

@@ -1,4 +1,4 @@
-"""GGUF: the files of llama.cpp, Ollama and LM Studio, written with the package `gguf`."""
+"""GGUF: files for llama.cpp, Ollama and LM Studio, written with the package `gguf`."""
 
 from typing import Any
 
@@ -6,5 +6,5 @@ from jaxformer.extras import optional_module
 
 
 def library() -> Any:
-    """Returns the package `gguf`, of llama.cpp's authors, which is imported when it is needed."""
+    """Imports the package `gguf` of llama.cpp's authors on demand."""
     return optional_module("gguf", "--format gguf")

@@ -1,9 +1,8 @@
-"""How each system is stored in GGUF: its hyperparameters, and the layout of its tensors.
+"""The hyperparameters and tensor layouts of each system in GGUF.
 
-The names of tensors are those of the package `gguf`. Where llama.cpp computes something in another
-way than transformers, the weights are changed so that both agree: the rows of queries and keys
-(Llama), scales that count from 0 (Gemma), kernels stored the other way round (GPT-2).
-https://github.com/ggml-org/llama.cpp/tree/master/conversion
+Tensor names come from the package `gguf`. Weights are adapted where llama.cpp computes differently
+from transformers: rows of queries and keys are reordered (Llama), 1 is added to scales (Gemma),
+kernels are transposed (GPT-2). https://github.com/ggml-org/llama.cpp/tree/master/conversion
 """
 
 import math
@@ -28,36 +27,36 @@ _FIELDS = {
     "key_length": ("head_dim", "d_kv"),
     "value_length": ("head_dim", "d_kv"),
 }
-"""The hyperparameters of GGUF, and the fields of config.json that have them."""
+"""Hyperparameter of GGUF -> the fields of config.json with its value."""
 
 
 class GGUFArchitecture:
-    """A system without particularities: RoPE of two halves, kernels as in PyTorch."""
+    """The default for systems: RoPE on two halves, kernels as in PyTorch."""
 
     activations: tuple[str, ...] = ("silu", "swish")
-    """The activation that llama.cpp computes, by its names in config.json."""
+    """The names in config.json of the activation that llama.cpp computes."""
     rope_types: tuple[str, ...] = ("default", "linear", "yarn")
-    """The scalings of RoPE that llama.cpp computes here."""
+    """The RoPE scalings that llama.cpp supports."""
 
     def __init__(self, arch: str):
         self.arch = arch
-        """The name of the architecture: a member of `gguf.MODEL_ARCH`."""
+        """The name of the architecture, a member of `gguf.MODEL_ARCH`."""
 
     def check(self, values: Values) -> None:
-        """Raises a ConfigError if llama.cpp lacks a feature of a model."""
+        """Raises ConfigError if llama.cpp lacks a feature of a model."""
         self.check_activation(values)
         if _window(values) is not None:
             raise refused(values, "sliding_window", "null: llama.cpp reads no window here")
         self.check_rope(values, rope_of(values))
 
     def check_activation(self, values: Values) -> None:
-        """Raises a ConfigError if llama.cpp computes another activation."""
+        """Raises ConfigError if llama.cpp computes another activation."""
         for name in ("hidden_act", "hidden_activation", "activation_function"):
             if values.get(name) is not None and values[name] not in self.activations:
                 raise refused(values, name, self.activations[0])
 
     def check_rope(self, values: Values, rope: Values) -> None:
-        """Raises a ConfigError if llama.cpp scales RoPE in another way."""
+        """Raises ConfigError if llama.cpp does not support the RoPE scaling."""
         kind, types = rope.get("rope_type", "default"), self.rope_types
         if kind not in types:
             expected = f"{', '.join(types[:-1])} or {types[-1]} here"
@@ -81,7 +80,7 @@ class GGUFArchitecture:
         self.write_rope(writer, rope)
 
     def write_rope(self, writer: Any, rope: Values) -> None:
-        """Writes how RoPE is scaled beyond the length of the training."""
+        """Writes the RoPE scaling beyond the training length."""
         kind, kinds = rope.get("rope_type", "default"), library().RopeScalingType
         if kind not in ("linear", "yarn"):
             return
@@ -91,18 +90,18 @@ class GGUFArchitecture:
             writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
 
     def tensors(self, name: str, array: np.ndarray, values: Values) -> Iterator[tuple[str, Any]]:
-        """Yields a tensor of PyTorch's file as llama.cpp reads it, or nothing if it reads none."""
+        """Yields a tensor of PyTorch's file in llama.cpp's layout, or nothing if it is unused."""
         del values
         yield name, array
 
     def extra_tensors(self, values: Values) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields tensors that PyTorch's file does not have, by their names in GGUF."""
+        """Yields additional tensors that PyTorch's file lacks, by their names in GGUF."""
         del values
         yield from ()
 
 
 class Llama(GGUFArchitecture):
-    """Rotates neighbouring channels: the rows of queries and keys are put in this order."""
+    """RoPE on adjacent channels: reorders the rows of queries and keys."""
 
     rope_types = (*GGUFArchitecture.rope_types, "llama3")
 
@@ -112,20 +111,21 @@ class Llama(GGUFArchitecture):
         yield name, array if heads is None else interleaved(array, heads)
 
     def extra_tensors(self, values: Values) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields the factors by which Llama 3 divides the frequencies of RoPE."""
+        """Yields Llama 3's divisors of the RoPE frequencies."""
         rope = rope_of(values)
         if rope.get("rope_type") == "llama3":
             yield "rope_freqs.weight", llama3_factors(rope, _head_dim(values))
 
 
 class Gemma(GGUFArchitecture):
-    """Scales of norms count from 0 in PyTorch's file, and from 1 in GGUF."""
+    """Norm scales are stored without 1 in PyTorch's file, and with it in GGUF."""
 
-    activations = ("gelu_pytorch_tanh", "gelu", "gelu_new")  # transformers reads "gelu" as tanh's
+    # For Gemma, transformers uses the tanh form for "gelu" too.
+    activations = ("gelu_pytorch_tanh", "gelu", "gelu_new")
     rope_types = ("default", "linear")
 
     def check(self, values: Values) -> None:
-        """Raises a ConfigError for attention scores that llama.cpp scales otherwise."""
+        """Raises ConfigError for unsupported scales of attention scores."""
         self.check_activation(values)
         head_dim, scalar = values["head_dim"], values.get("query_pre_attn_scalar")
         if scalar is not None and scalar != head_dim:
@@ -148,13 +148,13 @@ class Gemma(GGUFArchitecture):
             getattr(writer, f"add_{name}")(values[name])
 
     def tensors(self, name: str, array: np.ndarray, values: Values) -> Iterator[tuple[str, Any]]:
-        """Yields a tensor, with 1 added to scales; the head is the table of embeddings."""
+        """Yields a tensor, with 1 added to scales; the tied head is left out."""
         if name != "lm_head.weight":
             yield name, array + np.float32(1) if name.endswith("norm.weight") else array
 
 
 class Phi3(GGUFArchitecture):
-    """The window is written even where there is none, and longrope has two tables of factors."""
+    """Always writes a window; longrope has two tables of factors."""
 
     rope_types = ("default", "longrope")
 
@@ -170,14 +170,14 @@ class Phi3(GGUFArchitecture):
             writer.add_rope_scaling_attn_factors(scale)
 
     def extra_tensors(self, values: Values) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields the factors of short and long texts."""
+        """Yields the factors for short and long texts."""
         rope = rope_of(values)
         for name in ("long", "short") if rope.get("rope_type") == "longrope" else ():
             yield f"rope_factors_{name}.weight", np.array(rope[f"{name}_factor"], np.float32)
 
 
 class GPT2(GGUFArchitecture):
-    """Kernels are stored as `[inputs, outputs]` in PyTorch's file."""
+    """Kernels are `[inputs, outputs]` in PyTorch's file."""
 
     activations = ("gelu_new", "gelu_pytorch_tanh")
 
@@ -197,7 +197,7 @@ class GPT2(GGUFArchitecture):
 
 
 class GPTNeoX(GGUFArchitecture):
-    """Queries, keys and values of a head lie together in PyTorch's file."""
+    """Queries, keys and values are stored head by head in PyTorch's file."""
 
     activations = ("gelu",)
 
@@ -213,10 +213,10 @@ class GPTNeoX(GGUFArchitecture):
 
 
 class StableLM(GGUFArchitecture):
-    """Says whether both sublayers read the same input."""
+    """Writes whether both sublayers read the same input."""
 
     def check(self, values: Values) -> None:
-        """Raises a ConfigError for norms of each head, which lie apart in PyTorch's file."""
+        """Raises ConfigError for norms of each head, whose tensors are separate in PyTorch."""
         if values.get("qk_layernorm"):
             raise refused(values, "qk_layernorm", "false")
         super().check(values)
@@ -227,7 +227,7 @@ class StableLM(GGUFArchitecture):
 
 
 class Bert(GGUFArchitecture):
-    """An encoder without heads and pooler, which llama.cpp uses for embeddings."""
+    """An encoder without heads or pooler, which llama.cpp uses for embeddings."""
 
     activations = ("gelu",)
 
@@ -243,7 +243,7 @@ class Bert(GGUFArchitecture):
 
 
 class T5(GGUFArchitecture):
-    """An encoder-decoder with one table of embeddings."""
+    """An encoder-decoder with a shared embedding table."""
 
     def check(self, values: Values) -> None:
         if values.get("feed_forward_proj") not in ("relu", "gated-gelu"):
@@ -258,7 +258,7 @@ class T5(GGUFArchitecture):
         writer.add_decoder_start_token_id(values["decoder_start_token_id"])
 
     def tensors(self, name: str, array: np.ndarray, values: Values) -> Iterator[tuple[str, Any]]:
-        """Yields a tensor; the table of embeddings once, and scaled as a head."""
+        """Yields a tensor; the embedding table only once, and a scaled copy for a tied head."""
         if name in ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"):
             return
         scale = values["d_model"] ** -0.5 if values.get("scale_decoder_outputs") else 1.0
@@ -290,16 +290,16 @@ ARCHITECTURES: dict[str, GGUFArchitecture] = {
 
 
 def interleaved(array: np.ndarray, heads: int) -> np.ndarray:
-    """Reorders the rows of a kernel `[N H, D]` or bias `[N H]`: channel i beside channel i + H/2.
+    """Reorders the rows of a kernel `[N H, D]` or bias `[N H]`: channel i next to channel i + H/2.
 
-    transformers rotates the halves of a head, and llama.cpp neighbouring channels.
+    transformers rotates the halves of a head, llama.cpp adjacent channels.
     """
     halves = array.reshape(heads, 2, -1, *array.shape[1:])
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(array.shape)
 
 
 def llama3_factors(rope: Values, head_dim: int) -> np.ndarray:
-    """Returns the factors by which Llama 3 divides the frequencies of RoPE, `[H/2]`."""
+    """Returns Llama 3's divisors of the RoPE frequencies, `[H/2]`."""
     frequencies = rope["rope_theta"] ** -(np.arange(0, head_dim, 2) / head_dim)
     wavelengths = 2 * np.pi / frequencies
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
@@ -309,13 +309,13 @@ def llama3_factors(rope: Values, head_dim: int) -> np.ndarray:
 
 
 def rope_of(values: Values) -> Values:
-    """Returns the settings of RoPE, of full attention if there are several; empty without RoPE."""
+    """Returns the RoPE settings, of full attention if there are several; empty without RoPE."""
     kinds = _rope_kinds(values)
     return kinds.get("full_attention", next(iter(kinds.values()), {}))
 
 
 def _rope_kinds(values: Values) -> dict[str, Values]:
-    """The settings of RoPE by the kind of layer."""
+    """Returns the RoPE settings by layer type."""
     rope = values.get("rope_parameters") or {}
     factor = values.get("partial_rotary_factor")
     own = {} if factor is None else {"partial_rotary_factor": factor}
@@ -328,7 +328,7 @@ def _rope_kinds(values: Values) -> dict[str, Values]:
 
 
 def _window(values: Values) -> int | None:
-    """The window of a model that uses one for texts of the length that it supports."""
+    """Returns the window of a model, or None if it is unused or not below the maximum length."""
     window = values.get("sliding_window")
     if window is None or values.get("use_sliding_window") is False:
         return None
@@ -345,7 +345,7 @@ def _first(values: Values, names: tuple[str, ...]) -> Any:
 
 
 def refused(values: Values, name: str, expected: str, value: Any = None) -> ConfigError:
-    """Returns the error for a field of config.json that llama.cpp cannot express."""
+    """Returns the error for an unsupported field of config.json."""
     found = values.get(name) if value is None else value
     return ConfigError(
         f"--format gguf: {name} = {found!r}: must be {expected} for {values['model_type']!r}"

@@ -1,4 +1,4 @@
-"""The format GGUF for `export`, and llama.cpp, which runs its files."""
+"""The export format GGUF, and the engine llama.cpp."""
 
 import ctypes
 import re
@@ -27,9 +27,9 @@ _KINDS = dict.fromkeys(ARCHITECTURES, LANGUAGE_MODELS) | {
     "t5": ("ForConditionalGeneration",),
 }
 _OF_LLAMA_CPP = re.compile(r"(q\d_k(_[sml])?|iq\d_\w+)", re.IGNORECASE)
-"""The quantisations that llama.cpp's own program makes."""
+"""The quantisations of llama.cpp's `llama-quantize`."""
 CONTEXT = 512
-"""The tokens that a prompt of a receipt and its continuation may have."""
+"""The maximum number of tokens of a receipt's prompt with its continuation."""
 _FILE_TYPES = {
     "float32": "ALL_F32",
     "float16": "MOSTLY_F16",
@@ -51,7 +51,7 @@ class LlamaCppEngine(Engine):
 
 
 class GGUFFormat(Format):
-    """One file with the weights, the hyperparameters and the tokenizer."""
+    """A single file with weights, hyperparameters and tokenizer."""
 
     name = "gguf"
     engines = (LlamaCppEngine(),)
@@ -60,8 +60,8 @@ class GGUFFormat(Format):
     def check_quantisation(self, quantise: str | None) -> None:
         if quantise is not None and _OF_LLAMA_CPP.fullmatch(quantise):
             raise ConfigError(
-                f"--quantise {quantise}: must be q8_0, since the package gguf reads {quantise} and "
-                "does not write it: export with --dtype float16, and run llama.cpp's "
+                f"--quantise {quantise}: must be q8_0, since the package gguf reads {quantise} but "
+                "cannot write it: export with --dtype float16, and run llama.cpp's "
                 f"llama-quantize on {FILE}"
             )
         super().check_quantisation(quantise)
@@ -76,7 +76,7 @@ class GGUFFormat(Format):
     def write(
         self, pretrained: Pretrained, folder: Path, dtype: str | None, quantise: str | None
     ) -> None:
-        """Writes model.gguf, and reads it again."""
+        """Writes model.gguf, and verifies it by reading."""
         gguf, values = library(), _values(pretrained)
         architecture = ARCHITECTURES[values["model_type"]]
         kind = quantise or dtype or "float32"
@@ -97,17 +97,17 @@ class GGUFFormat(Format):
 
 
 def _values(pretrained: Pretrained) -> Values:
-    """The fields of config.json, with the defaults of the system."""
+    """Returns the fields of config.json, with the system's defaults."""
     checkpoint = pretrained.checkpoint
     return completed(HFConfig(config_values(checkpoint)), checkpoint.model_format).values
 
 
 class _Model(LoadedModel):
-    """A model in llama.cpp, with a context for the prompts of receipts."""
+    """A model in llama.cpp, with a context for receipts."""
 
     def __init__(self, file: Path, **options: Any):
         self._library: Any = optional_module("llama_cpp", "the engine llama.cpp")
-        cache = {"type_k": 0, "type_v": 0}  # float32, where the default is float16
+        cache = {"type_k": 0, "type_v": 0}  # float32 instead of float16
         sizes = dict.fromkeys(("n_ctx", "n_batch", "n_ubatch"), CONTEXT)
         self._model = self._library.Llama(str(file), verbose=False, **sizes, **cache, **options)
 

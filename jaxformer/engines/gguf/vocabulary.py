@@ -1,4 +1,4 @@
-"""The tokenizer in a GGUF file: its tokens, their kinds and scores, and how texts are cut."""
+"""The tokenizer in a GGUF file: tokens with their types and scores, and pre-tokenization."""
 
 import base64
 import json
@@ -15,19 +15,19 @@ _LLAMA3 = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 QWEN2 = _LLAMA3.replace("{1,3}", "")
-"""The regular expression by which Qwen 2 cuts a text."""
+"""Qwen 2's regular expression for pre-tokenization."""
 _CUTS = {_LLAMA3: "llama-bpe", QWEN2: "qwen2"}
-"""The regular expressions that cut a text, and llama.cpp's names for them."""
+"""Regular expressions for pre-tokenization -> llama.cpp's names for them."""
 _SPACE = "\u2581"
 _NO_MERGE = "\u0100 \u0100"
-"""A merge of two zero bytes, without a token that it makes: llama.cpp requires at least one."""
+"""A merge of two zero bytes into a nonexistent token, since llama.cpp requires a merge."""
 
 
 def write_vocabulary(writer: Any, folder: Path, size: int) -> None:
-    """Writes the tokenizer of a Hugging Face folder, if it has one, with `size` tokens.
+    """Writes the tokenizer of a Hugging Face folder, if any, with `size` tokens.
 
     Raises:
-        ConfigError: llama.cpp has no such tokenizer.
+        ConfigError: llama.cpp does not support the tokenizer.
     """
     gguf = library()
     file = tokenizer_file(folder)
@@ -58,7 +58,7 @@ def write_vocabulary(writer: Any, folder: Path, size: int) -> None:
 
 
 def _kind(definition: Mapping[str, Any]) -> str:
-    """llama.cpp's name for the algorithm of a tokenizer."""
+    """Returns llama.cpp's name for the algorithm of a tokenizer."""
     model = definition["model"]
     if model["type"] == "BPE":
         return "llama" if model.get("byte_fallback") else "gpt2"
@@ -66,13 +66,13 @@ def _kind(definition: Mapping[str, Any]) -> str:
     if model["type"] not in kinds:
         raise ConfigError(
             f"--format gguf: the tokenizer is {model['type']}: must be BPE, Unigram or WordPiece, "
-            "which llama.cpp has"
+            "which llama.cpp supports"
         )
     return kinds[model["type"]]
 
 
 def _tokens(definition: Mapping[str, Any], size: int) -> tuple[list[bytes], list[int], list[float]]:
-    """The bytes, the kind and the score of each token, with fillers up to `size`."""
+    """Returns the bytes, type and score of each token, with fillers up to `size`."""
     kinds, model = library().TokenType, definition["model"]
     tokens = [f"[PAD{number}]" for number in range(size)]
     types, scores = [kinds.UNUSED] * size, [-10000.0] * size
@@ -103,7 +103,7 @@ def _tokens(definition: Mapping[str, Any], size: int) -> tuple[list[bytes], list
 
 
 def _ranks(model: Mapping[str, Any]) -> dict[str, int]:
-    """The number of the first merge that makes each token."""
+    """Returns the index of the first merge that yields each token."""
     found: dict[str, int] = {}
     for number, pair in enumerate(model.get("merges") or ()):
         parts = pair.split(" ") if isinstance(pair, str) else pair
@@ -112,19 +112,19 @@ def _ranks(model: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _phantom(text: str) -> str:
-    """A token of WordPiece with its mark at the start of words, where BERT marks the rest."""
+    """Returns a WordPiece token with a mark at word starts, where BERT marks continuations."""
     return text[2:] if text.startswith("##") else _SPACE + text
 
 
 def _cut(definition: Mapping[str, Any]) -> str:
-    """llama.cpp's name for how a byte-level tokenizer cuts a text before it merges bytes."""
+    """Returns llama.cpp's name for the pre-tokenization of a byte-level tokenizer."""
     steps = _steps(definition.get("pre_tokenizer"), "pretokenizers")
     names = [step["type"] for step in steps]
     byte_level = next((step for step in steps if step["type"] == "ByteLevel"), {})
     if byte_level.get("add_prefix_space"):
         names.append("add_prefix_space")
     if not definition["model"]["merges"]:
-        return "gpt-2"  # nothing is merged, wherever it is cut
+        return "gpt-2"  # irrelevant without merges
     if names == ["ByteLevel"] and byte_level["use_regex"]:
         return "gpt-2"
     if names == ["Digits", "ByteLevel"] and steps[0]["individual_digits"]:
@@ -132,8 +132,8 @@ def _cut(definition: Mapping[str, Any]) -> str:
     if names == ["Split", "ByteLevel"] and steps[0]["pattern"].get("Regex") in _CUTS:
         return _CUTS[steps[0]["pattern"]["Regex"]]
     raise ConfigError(
-        f"--format gguf: the tokenizer cuts texts with {' and '.join(names) or 'nothing'}: must be "
-        "as GPT-2, Llama 3, Qwen 2 or SmolLM do, whose ways llama.cpp has"
+        f"--format gguf: the tokenizer splits texts with {' and '.join(names) or 'nothing'}: must "
+        "split as GPT-2, Llama 3, Qwen 2 or SmolLM do, which llama.cpp supports"
     )
 
 
@@ -144,7 +144,7 @@ def _steps(state: Mapping[str, Any] | None, name: str) -> list[Mapping[str, Any]
 
 
 def _adds_space(definition: Mapping[str, Any]) -> bool:
-    """Whether a space is put in front of a text."""
+    """Whether a space is prepended to a text."""
     steps = _steps(definition.get("pre_tokenizer"), "pretokenizers")
     steps += _steps(definition.get("normalizer"), "normalizers")
     return any(
@@ -154,7 +154,7 @@ def _adds_space(definition: Mapping[str, Any]) -> bool:
 
 
 def _charsmap(normalizer: Mapping[str, Any] | None) -> bytes | None:
-    """SentencePiece's compiled table of characters to replace, if there is one."""
+    """Returns SentencePiece's compiled table of character replacements, if any."""
     for step in _steps(normalizer, "normalizers"):
         if step["type"] == "Precompiled":
             return base64.b64decode(step["precompiled_charsmap"])

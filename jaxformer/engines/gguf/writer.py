@@ -1,4 +1,4 @@
-"""Writes the tensors of a model into a GGUF file, and reads them back."""
+"""Writes the tensors of a model to a GGUF file, and reads them back."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from jaxformer.pretrained.model import Pretrained
 
 FILE = "model.gguf"
 TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "q8_0": "Q8_0"}
-"""The types of tensors in GGUF, by dtype or quantisation."""
+"""Dtype or quantisation -> the tensor type in GGUF."""
 _SUFFIXES = (".weight", ".bias")
 # llama.cpp adds these to activations in float32.
 _EXACT = ("position_embd", "token_types", "attn_rel_b", "_norm", "rope_f")
@@ -39,10 +39,10 @@ def tensors(
 
 
 def tensor_type(name: str, array: np.ndarray, kind: str) -> Any:
-    """Returns the type in which a tensor is stored; `kind`, a key of `TYPES`, if it may be rounded.
+    """Returns the type of a stored tensor: `kind`, a key of `TYPES`, if rounding is allowed.
 
     Raises:
-        ConfigError: Its rows cannot be divided into blocks of this type.
+        ConfigError: The rows cannot be divided into blocks of this type.
     """
     gguf = library()
     types = gguf.GGMLQuantizationType
@@ -61,7 +61,7 @@ def tensor_type(name: str, array: np.ndarray, kind: str) -> Any:
 def check_types(
     pretrained: Pretrained, architecture: GGUFArchitecture, values: Values, kind: str
 ) -> None:
-    """Raises a ConfigError if a tensor has no name in GGUF, or cannot have a type."""
+    """Raises ConfigError if a tensor has no name in GGUF, or does not support the type."""
     for name, array in tensors(pretrained, architecture, values):
         tensor_type(name, array, kind)
 
@@ -80,7 +80,7 @@ def write_tensors(
 def check_written(
     file: Path, pretrained: Pretrained, architecture: GGUFArchitecture, values: Values
 ) -> None:
-    """Reads a file again; raises a DataError if a tensor is not what was written."""
+    """Reads a file back; raises DataError if a tensor differs from the written one."""
     gguf = library()
     found = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}
     for name, array in tensors(pretrained, architecture, values):

@@ -1,1 +1,1 @@
-"""StableHLO: programs that JAX runs without jaxformer, and the runner that is put beside them."""
+"""StableHLO: programs that JAX runs without jaxformer, with a runner script."""

@@ -1,4 +1,4 @@
-"""The format StableHLO for `export`, and JAX alone, which runs it in a separate process."""
+"""The export format StableHLO, and the engine JAX, in a separate process without jaxformer."""
 
 import json
 import subprocess
@@ -39,7 +39,7 @@ with np.load(asked) as given:
 
 
 class JAXEngine(Engine):
-    """JAX without jaxformer: the runner of the folder, in another process."""
+    """JAX without jaxformer: the runner in the folder, in a separate process."""
 
     name = "jax"
     module = "jax"
@@ -49,11 +49,11 @@ class JAXEngine(Engine):
         return jax.__version__
 
     def load(self, folder: Path, description: Mapping[str, str]) -> LoadedModel:
-        return ProgramModel(partial(_ask, folder.resolve()))
+        return ProgramModel(partial(_call_runner, folder.resolve()))
 
 
 class StableHLOFormat(Format):
-    """Programs for any number of rows and tokens, the weights, and a runner."""
+    """Programs for any number of rows and tokens, weights, and a runner."""
 
     name = "stablehlo"
     engines = (JAXEngine(), IREEEngine())
@@ -93,7 +93,7 @@ class StableHLOFormat(Format):
 
 
 def _signature(program: Any) -> dict[str, list[str]]:
-    """The shapes of the inputs after the weights, and of the outputs, such as "int32[b,t]"."""
+    """Returns the types of the inputs except weights, and of the outputs, such as "int32[b,t]"."""
     (_, *inputs), _ = jax.tree.unflatten(program.in_tree, program.in_avals)
     return {
         "inputs": [_short(each) for each in jax.tree.leaves(inputs)],
@@ -105,8 +105,8 @@ def _short(array: Any) -> str:
     return f"{jnp.dtype(array.dtype).name}[{','.join(map(str, array.shape))}]"
 
 
-def _ask(folder: Path, method: str, **arguments: Any) -> np.ndarray:
-    """Calls a method of the runner in a process that imports JAX alone."""
+def _call_runner(folder: Path, method: str, **arguments: Any) -> np.ndarray:
+    """Calls a method of the runner in a process that imports JAX without jaxformer."""
     with tempfile.TemporaryDirectory() as scratch:
         asked, answer = Path(scratch, "asked.npz"), Path(scratch, "answer.npy")
         np.savez(asked, **arguments)

@@ -1,4 +1,4 @@
-"""IREE, which compiles the programs of a StableHLO export without XLA, on a CPU.
+"""IREE, which compiles the programs of a StableHLO export for a CPU, without XLA.
 
 https://iree.dev/guides/ml-frameworks/jax/
 """
@@ -20,7 +20,7 @@ _PURPOSE = "the engine iree"
 
 
 class IREEEngine(Engine):
-    """IREE on a CPU; it has no symbolic shapes, so that a program is compiled for each shape."""
+    """IREE on a CPU; without symbolic shapes, it compiles a program for each shape."""
 
     name = "iree"
     module = "iree"
@@ -35,7 +35,7 @@ class IREEEngine(Engine):
 
 
 class _Programs(runner.Model):
-    """The runner of an export, with IREE in place of XLA."""
+    """The runner of an export, with IREE instead of XLA."""
 
     def __init__(self, folder: Path):
         super().__init__(folder)
@@ -45,7 +45,7 @@ class _Programs(runner.Model):
         self._compiled: dict[Any, Any] = {}
 
     def call(self, name: str, *arrays: Any) -> Any:
-        """Calls a program with the weights, compiled for the shapes of the other arrays."""
+        """Calls a program, compiled for the shapes of the arrays, with the weights."""
         given = jax.tree.map(np.asarray, (self.weights, *arrays))
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), given)
         key = (name, *(each.shape for each in jax.tree.leaves(shapes)))
@@ -55,11 +55,11 @@ class _Programs(runner.Model):
         leaves = jax.tree.leaves(given)
         found = run(*(leaves[number] for number in kept))
         found = found if isinstance(found, tuple | list) else [found]
-        # IREE frees what it has mapped with its own array.
+        # IREE frees mapped memory with its own array, so copy it.
         return jax.tree.unflatten(structure, [np.array(each.to_host()) for each in found])
 
     def _compile(self, name: str, shapes: Any) -> tuple[Any, tuple[int, ...], Any]:
-        """The function of a program, the inputs that it reads, and the tree of its outputs."""
+        """Returns the function of a program, the inputs that it uses, and its output tree."""
         fixed = export.export(self.programs[name], platforms=("cpu",))(*shapes)
         try:
             module = self._compiler.compile_str(
@@ -79,8 +79,8 @@ class _Programs(runner.Model):
 
 
 def _static(module: str) -> bytes:
-    """A module whose inputs have numbers as shapes, with those of all that it computes."""
-    # JAX does this itself before it gives a module to XLA; it has no public name for it.
+    """Returns a module with refined static shapes, for inputs of static shapes."""
+    # JAX does the same before it passes a module to XLA, but has no public function for it.
     from jax._src.interpreters import mlir
     from jax._src.lib.mlir import ir
 
@@ -91,10 +91,10 @@ def _static(module: str) -> bytes:
 
 
 class ProgramModel(LoadedModel):
-    """The programs of an export, asked through the methods of the runner."""
+    """The programs of an export, called through the methods of the runner."""
 
     def __init__(self, ask: Callable[..., Any]):
-        """Takes a function that calls a method of `runner.Model` by its name."""
+        """Takes a function that calls a method of `runner.Model` by name."""
         self._ask = ask
 
     def outputs(self, prompt: Prompt) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The programs of a model as StableHLO: forward, and prefill and decode of one that writes."""
+"""The programs of a model as StableHLO: forward and, for generation, prefill and decode."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,25 +16,24 @@ from jaxformer.nn.cache import CacheShape
 from jaxformer.pretrained.model import Pretrained
 
 PLATFORMS = ("cpu", "cuda", "tpu")
-"""The platforms that the programs run on."""
+"""The platforms of the programs."""
 _LONGEST = 1024
 
 
 def programs_of(pretrained: Pretrained) -> dict[str, export.Exported]:
     """Returns the programs of a model, for any number of rows and tokens.
 
-    The source of an encoder-decoder is tokens `[B, T]` with their mask `[B, T]`, or a spectrogram
-    `[B, M, frames]`; that of another model is tokens and their mask.
+    The source is tokens `[B, T]` with their mask `[B, T]` or, for an encoder-decoder of speech, a
+    spectrogram `[B, M, frames]`.
 
-    forward(weights, source) gives logits `[B, T, V]`, or the last hidden states of a body; that of
-    an encoder-decoder also reads the decoder's tokens `[B, U]`.
-    prefill(weights, tokens `[B, T]`, lengths `[B]`), with padding on the right, gives the logits
-    `[B, V]` after each row and the cache; that of an encoder-decoder reads the source first, and
-    the tokens are those of its decoder. decode(weights, tokens `[B]`, cache) gives those after one
-    more token.
+    forward(weights, source) returns logits `[B, T, V]`, or the last hidden states without a head;
+    for an encoder-decoder it also takes the decoder's tokens `[B, U]`. prefill(weights, tokens `[B,
+    T]`, lengths `[B]`), with padding on the right, returns the logits `[B, V]` after each row and
+    the cache; for an encoder-decoder it takes the source, then the decoder's tokens.
+    decode(weights, tokens `[B]`, cache) returns both after one more token.
 
     Raises:
-        ConfigError: The model depends on the number of rows or tokens.
+        ConfigError: The program depends on the number of rows or tokens.
     """
     try:
         found = {"forward": _forward(pretrained)}
@@ -50,14 +49,14 @@ def programs_of(pretrained: Pretrained) -> dict[str, export.Exported]:
 
 
 def capacity(pretrained: Pretrained) -> int:
-    """Returns how many tokens the cache holds: the positions of the model, at most 1,024."""
+    """Returns the capacity of the cache in tokens: the model's positions, at most 1,024."""
     values = pretrained.checkpoint.hf_config.values
     limit = _decoder_limit(pretrained.config)
     return min(size for size in (limit, values.get("max_position_embeddings"), _LONGEST) if size)
 
 
 def _decoder_limit(config: ModelConfig) -> int | None:
-    """The positions of the decoder, or of a model that has no encoder; None: any number."""
+    """Returns the number of positions of the decoder or single stack; None if unlimited."""
     position = config.decoder_position if config.is_encoder_decoder else config.position
     return position.max_length
 
@@ -87,7 +86,8 @@ def _prefill(pretrained: Pretrained) -> export.Exported:
         *encoded, tokens, lengths = arrays
         model = pretrained.abstract_model.module(weights)
         start = _start(pretrained, model, size, 1, encoded)
-        # A cache is made for one row: its size must be a number. Encoder outputs have all rows.
+        # The cache is made for one row, since its size must be a number. Encoder outputs have all
+        # rows.
         cache = jax.tree.map(
             lambda array, a, b: jnp.broadcast_to(
                 array,
@@ -109,7 +109,7 @@ def _prefill(pretrained: Pretrained) -> export.Exported:
 
 
 def _decode(pretrained: Pretrained, prefill: export.Exported) -> export.Exported:
-    """The program that reads the cache which another one returns."""
+    """Exports the program that continues from a cache."""
     structure = jax.tree.structure(_empty_cache(pretrained, capacity(pretrained), 1))
     scope = export.SymbolicScope()
     logits, *cache = (
@@ -128,7 +128,7 @@ def _decode(pretrained: Pretrained, prefill: export.Exported) -> export.Exported
 def _start(
     pretrained: Pretrained, model: GenerativeModel, size: int, rows: int, source: Any
 ) -> Any:
-    """The cache before the first token, after the encoder has read its source if there is one."""
+    """Returns the cache before the first token, after encoding the source, if any."""
     outputs = ()
     if source:
         inputs = dict(zip(source_inputs(pretrained.config), source, strict=True))
@@ -137,7 +137,7 @@ def _start(
 
 
 def _empty_cache(pretrained: Pretrained, size: int, rows: int) -> Any:
-    """The shapes of the cache before the first token, for a number of rows."""
+    """Returns the shapes of an empty cache for a number of rows."""
     config = pretrained.config
     source = _source(config, rows, 3) if config.is_encoder_decoder else []
     return jax.eval_shape(
@@ -146,7 +146,7 @@ def _empty_cache(pretrained: Pretrained, size: int, rows: int) -> Any:
 
 
 def _sizes(config: ModelConfig, most: int | None) -> dict[str, Any]:
-    """The symbols that inputs have: b rows, t tokens of a source, and u tokens of an answer."""
+    """Returns the symbolic sizes: b rows, t tokens of a source, u tokens of an answer."""
     limits: dict[str, int | None] = {"b": None}
     if "input_ids" in source_inputs(config):
         limits["t"] = config.position.max_length if config.is_encoder_decoder else most
@@ -158,7 +158,7 @@ def _sizes(config: ModelConfig, most: int | None) -> dict[str, Any]:
 
 
 def _source(config: ModelConfig, rows: Any, length: Any) -> list[jax.ShapeDtypeStruct]:
-    """The shapes of `source_inputs`."""
+    """Returns the shapes of `source_inputs`."""
     if "input_ids" in source_inputs(config):
         return [_ids(rows, length), _ids(rows, length)]
     encoder = config.encoder
@@ -171,7 +171,7 @@ def _ids(*shape: Any) -> jax.ShapeDtypeStruct:
 
 
 def _exported(pretrained: Pretrained, program: Callable, *inputs: Any) -> export.Exported:
-    """Exports a program of the weights and of arrays with these shapes."""
+    """Exports a program that takes the weights and arrays of these shapes."""
     parameters = pretrained.parameters
     weights = {n: jax.ShapeDtypeStruct(x.shape, x.dtype) for n, x in parameters.items()}
     return export.export(jax.jit(program), platforms=PLATFORMS)(weights, *inputs)

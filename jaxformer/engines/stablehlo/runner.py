@@ -1,6 +1,6 @@
 """Runs the programs of this folder: `python run.py 12 7 9 --new-tokens 16`.
 
-It needs JAX and flatbuffers.
+It requires JAX and flatbuffers.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Model:
-    """The programs and weights of a folder; manifest.json says what they read and return."""
+    """The programs and weights of a folder; manifest.json has their signatures."""
 
     def __init__(self, folder):
         """Reads the folder."""
@@ -31,18 +31,18 @@ class Model:
         return self.programs[name](self.weights, *arrays)
 
     def forward(self, source, answer=()):
-        """Returns the outputs `[T, ...]` of a row, or those after each token of its answer.
+        """Returns the outputs `[T, ...]` for a row, or for each token of its answer.
 
-        The source is a row of tokens, or a spectrogram; a model without an encoder has no answer.
+        The source is a row of tokens or a spectrogram; only encoder-decoders have an answer.
         """
         rows = [np.array([answer], np.int32)] if len(answer) else []
         return np.asarray(self.call("forward", *_row(source), *rows)[0])
 
     def generate(self, source, count, start=(), suppressed=()):
-        """Returns the likeliest next tokens, or for an encoder-decoder those of an answer.
+        """Generates tokens greedily: a continuation, or for an encoder-decoder an answer.
 
-        An answer begins with the tokens `start`, or those of the manifest; suppressed tokens are
-        not written.
+        An answer begins with the tokens `start`, by default those in the manifest; suppressed
+        tokens are not generated.
         """
         inputs, tokens = (), source
         if "start" in self.manifest:
@@ -60,7 +60,7 @@ class Model:
 
 
 def _row(source):
-    """A batch of one spectrogram, or of one row of tokens with its mask."""
+    """Returns a batch of one spectrogram, or of one row of tokens with its mask."""
     if np.ndim(source) == 2:
         return (np.array([source], np.float32),)
     tokens = np.array([source], np.int32)

@@ -1,1 +1,1 @@
-"""What callers of the Flax classes of transformers 4.55 see: arguments, outputs, configs."""
+"""The interface of the Flax classes in transformers 4.55: arguments, outputs, configs."""

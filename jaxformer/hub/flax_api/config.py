@@ -46,7 +46,7 @@ class FlaxConfig:
 
 
 def as_config(config: Any) -> Any:
-    """Returns a configuration: of this class, or any object with `to_dict`, as transformers has."""
+    """Returns `config` if it has a `to_dict` method, or a FlaxConfig of a dictionary's values."""
     if isinstance(config, Mapping):
         return FlaxConfig(**config)
     if hasattr(config, "to_dict"):
@@ -58,7 +58,7 @@ def as_config(config: Any) -> Any:
 
 
 def options_of(options: Any) -> dict[str, Any]:
-    """Returns options that are an object, a dictionary or None as a dictionary."""
+    """Converts options to a dictionary: from an object, a dictionary or None."""
     if isinstance(options, Mapping | None):
         return dict(options or {})
     return options.to_dict() if hasattr(options, "to_dict") else dict(vars(options))

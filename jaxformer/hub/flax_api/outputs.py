@@ -1,4 +1,4 @@
-"""The outputs of the Flax classes of transformers 4.55, read by attribute, key or index."""
+"""The outputs of the Flax classes in transformers 4.55, with access by attribute, key or index."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
@@ -47,7 +47,7 @@ _FIELDS = {
     "SampleOutput": "sequences",
     "BeamSearchOutput": "sequences scores",
 }
-"""Class of outputs without "Flax" -> its fields."""
+"""Output class without "Flax" -> its fields."""
 _OUTPUTS = {
     "MaskedLM": "MaskedLMOutput",
     "MaskedImageModeling": "MaskedLMOutput",
@@ -70,17 +70,17 @@ _OUTPUTS = {
     "Wav2Vec2Model": "Wav2Vec2BaseModelOutput",
     "WithProjection": "CLIPTextModelOutput",
 }
-"""The end of the name of a class -> the class of its outputs."""
+"""Suffix of a class name -> its output class."""
 
 
 class FlaxOutput(dict):
-    """An output of a Flax class: a pytree of the fields that are not None, in their order."""
+    """An output of a Flax class: a pytree of the fields that are not None, in order."""
 
     fields: ClassVar[tuple[str, ...]] = ()
     """The names of the class's fields."""
 
     def __init__(self, *values: Any, **named: Any):
-        """Takes the fields in their order, or by name; those that are None are left out."""
+        """Takes the fields in order or by name, and leaves out None."""
         given = dict(zip(self.fields, values, strict=False)) | named
         if unknown := given.keys() - set(self.fields):
             raise TypeError(f"{type(self).__name__} has no field {', '.join(sorted(unknown))}")
@@ -98,17 +98,17 @@ class FlaxOutput(dict):
         return super().__getitem__(key) if isinstance(key, str) else self.to_tuple()[key]
 
     def to_tuple(self) -> tuple[Any, ...]:
-        """Returns the fields that are not None; outputs of parts are tuples too."""
+        """Returns the fields that are not None as a tuple, recursively."""
         values = (self[name] for name in self.fields if name in self)
         return tuple(x.to_tuple() if isinstance(x, FlaxOutput) else x for x in values)
 
     def replace(self, **changes: Any) -> Self:
-        """Returns a copy with other values for some fields."""
+        """Returns a copy with some fields replaced."""
         return type(self)(**{**self, **changes})
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Self:
-        """Returns the outputs of a model whose names are fields; "PART.field" is one of a part."""
+        """Returns the outputs of a model that are fields; "PART.field" is a field of a part."""
         outputs, parts = {}, {}
         for name, value in found.items():
             part, _, own = name.rpartition(".")
@@ -137,11 +137,11 @@ def _output_class(name: str, fields: str) -> type[FlaxOutput]:
 OUTPUTS: Mapping[str, type[FlaxOutput]] = {
     f"Flax{name}": _output_class(f"Flax{name}", fields) for name, fields in _FIELDS.items()
 }
-"""The classes of outputs by name."""
+"""The output classes by name."""
 
 
 def output_of(method: str, name: str, seq2seq: bool, causal: bool) -> type[FlaxOutput]:
-    """Returns the class of the outputs of "__call__", "encode" or "decode" of `FlaxNAME`."""
+    """Returns the output class of "__call__", "encode" or "decode" of `FlaxNAME`."""
     return OUTPUTS[f"Flax{_output_name(method, name, seq2seq, causal)}"]
 
 

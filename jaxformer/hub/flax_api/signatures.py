@@ -1,4 +1,4 @@
-"""The arguments of the Flax classes of transformers 4.55, in their order."""
+"""The arguments of the Flax classes in transformers 4.55, in order."""
 
 from inspect import Parameter, Signature
 
@@ -85,7 +85,7 @@ _ENCODE = {
     "vision-encoder-decoder": f"pixel_values {_SEQ2SEQ_END}",
     "whisper": f"input_features attention_mask {_SEQ2SEQ_END}",
 }
-"""`model_type` -> the arguments of `encode`, where they differ from BART's."""
+"""`model_type` -> the arguments of `encode`, if they differ from BART's."""
 
 
 _DEFAULTS = {"train": False, "deterministic": True, "freeze_feature_encoder": False}
@@ -94,13 +94,13 @@ _REQUIRED = (
     "input_features decoder_input_ids",
     "input_ids pixel_values",
 )
-"""The first arguments of methods that require two."""
+"""The first two arguments of methods that require both."""
 
 
 def signatures_of(kind: str, name: str) -> dict[str, Signature]:
-    """Returns the methods of `FlaxNAME` that run the model, and the arguments of each.
+    """Returns the methods of `FlaxNAME` that run the model, with their signatures.
 
-    Empty if classes of this `model_type` are not supported.
+    The result is empty if classes of this `model_type` are not supported.
     """
     words = _CALLS.get(name, _CALLS.get(kind, ""))
     found = {"__call__": words} if words else {}

@@ -15,7 +15,7 @@ Change = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class ModuleChange:
-    """The adapter's tensors for one module, and the changes that they make."""
+    """The adapter's tensors for one module, and their effect on it."""
 
     at: str
     """The adapter's file, for messages."""
@@ -29,7 +29,7 @@ class ModuleChange:
     parts: Mapping[str, np.ndarray]
     """The adapter's tensors by kind: "a", "b", "magnitude", ..."""
     weight: float
-    """The weight of the adapter, which multiplies the scale of the factors."""
+    """The weight of the adapter, a factor of the scale."""
 
     @property
     def rank(self) -> int:
@@ -39,7 +39,7 @@ class ModuleChange:
 
     @property
     def scale(self) -> np.float32:
-        """The factor of the product of the low-rank factors."""
+        """The scale of the product of the low-rank factors."""
         return np.float32(self.weight * self.config.scale_of(self.module, self.rank))
 
     def of_weight(self) -> Change:

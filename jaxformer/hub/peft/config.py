@@ -12,7 +12,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.hub.peft.experts import is_parameter
 from jaxformer.io.model_files import ADAPTER_CONFIG, read_object
 
-# Unsupported field -> the values that leave it unused, the default first.
+# Unsupported field -> the values without an effect, the default first.
 _UNSUPPORTED = {
     "alora_invocation_tokens": (None, []),
     "megatron_config": (None,),
@@ -25,12 +25,12 @@ _UNSUPPORTED = {
 }
 _KINDS = ("LORA", "IA3", "TRAINABLE_TOKENS")
 _EXTRAS = ("bias", "use_dora", "lora_bias", "layer_replication", "trainable_token_indices")
-"""The fields of a LoRA that has more than factors and fully trained modules."""
+"""The fields of a LoRA with more than factors and fully trained modules."""
 _ROUTER = ".weight"
-"""The end of the name of a router's parameter; linear layers have the names of their modules."""
+"""The suffix of a router's parameter; linear layers have the names of their modules."""
 MERGE = "merge the adapter with PEFT (merge_and_unload, save_pretrained) and load the result"
 """The remedy for most adapters that cannot be read."""
-# Other initialisations also change the base's weights, which the adapter then relies on.
+# Other initialisations also change the base's weights, on which the adapter then depends.
 _SUPPORTED_INITS = (True, False, None, "gaussian", "orthogonal", "eva")
 _TASKS = {
     "ForCausalLM": "CAUSAL_LM",
@@ -44,7 +44,7 @@ _TASKS = {
 
 @dataclass(frozen=True)
 class PeftConfig:
-    """The fields of adapter_config.json that determine what the tensors mean."""
+    """The fields of adapter_config.json that determine the meaning of the tensors."""
 
     rank: int
     """`r`."""
@@ -59,19 +59,18 @@ class PeftConfig:
     targets: tuple[str, ...] = ()
     """`target_modules`: suffixes of module names; () also if only some layers are adapted."""
     parameters: tuple[str, ...] = ()
-    """`target_parameters`: suffixes of the names of parameters that are not linear layers, those of
-    experts and of routers."""
+    """`target_parameters`: name suffixes of parameters of experts and routers."""
     saved: tuple[str, ...] = ()
     """`modules_to_save`."""
     ranks: Mapping[str, int] | None = None
-    """`rank_pattern`: suffix of a module's name -> its rank, if it is not `rank`."""
+    """`rank_pattern`: suffix of a module's name -> its rank, if it differs from `rank`."""
     alphas: Mapping[str, float] | None = None
     """`alpha_pattern`."""
     fan_in_fan_out: bool = False
     layers: tuple[int, ...] = ()
     """`layer_replication`: the base's layers in the order of the model; (): each layer once."""
     tokens: Mapping[str, tuple[int, ...]] | tuple[int, ...] = ()
-    """The ids of tokens whose rows are replaced, perhaps by the suffix of a module's name."""
+    """The ids of tokens whose rows are replaced, or a mapping from module suffixes to such ids."""
     use_dora: bool = False
     has_factors: bool = True
     """Whether the adapter is a LoRA."""
@@ -79,15 +78,15 @@ class PeftConfig:
     """Whether it has only low-rank factors and fully trained modules."""
 
     def tokens_of(self, module: str) -> tuple[int, ...]:
-        """Returns the ids of the tokens whose rows in a table the adapter replaces."""
+        """Returns the ids of the tokens whose rows the adapter replaces in a table."""
         return _match(self.tokens, module, ()) if isinstance(self.tokens, Mapping) else self.tokens
 
     def check_depth(self, at: str, adapted: Collection[str], modules: Iterable[str]) -> None:
-        """Checks that the adapter covers every layer of the base, not of a shallower model.
+        """Checks that the adapter covers every layer of the base.
 
-        PEFT adapts every module that `targets` name, so no layer may lack factors for a module
-        that has them in other layers. `adapted` are the modules with factors, and `modules` all
-        modules of the base.
+        PEFT adapts every module that `targets` match, so a module with factors in one layer must
+        have them in all layers. `adapted` are the modules with factors, and `modules` all modules
+        of the base.
         """
         places = {_without_layer(module) for module in adapted}
         lacking = [
@@ -102,11 +101,11 @@ class PeftConfig:
                 f"{at}: does not fit the model: it has no factors for {lacking[0]}, though "
                 f"target_modules names it: was it trained on a shallower model than this one? Its "
                 f"own base is {self.base or 'not named'}; layers_to_transform in {ADAPTER_CONFIG} "
-                "says which layers an adapter is for, if not for all"
+                "lists the adapted layers, if not all"
             )
 
     def scale_of(self, module: str, rank: int) -> float:
-        """Returns the scale of the product of a module's factors, which have this rank."""
+        """Returns the scale of the product of a module's factors of this rank."""
         alpha = _match(self.alphas or {}, module, self.alpha)
         return alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
@@ -117,10 +116,10 @@ class PeftConfig:
         saved: Sequence[str],
         fan_in_fan_out: bool,
     ) -> "PeftConfig":
-        """Returns the configuration of an adapter of certain modules, with the scale of this one.
+        """Returns the configuration of an adapter for some modules, with the scale of this one.
 
-        `ranks` are those of the modules that have factors, and of the parameters of experts and
-        routers; `modules` are all modules and such parameters, and `saved` the fully trained ones.
+        `ranks` are the ranks of modules with factors, and of the parameters of experts and routers;
+        `modules` are all modules and such parameters, and `saved` the fully trained ones.
         """
         scale = self.scale_of("", self.rank)
 
@@ -176,7 +175,7 @@ class PeftConfig:
 
 
 def task_of(architecture: str) -> str | None:
-    """Returns PEFT's `task_type` for a class of transformers; None if it has none."""
+    """Returns PEFT's `task_type` for a class of transformers, or None."""
     return next((task for end, task in _TASKS.items() if architecture.endswith(end)), None)
 
 
@@ -231,7 +230,7 @@ def read_peft_config(folder: Path) -> PeftConfig:
 
 
 def _targets(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The name suffixes of the modules that are adapted in every layer; () if not stated."""
+    """Returns the name suffixes of the modules adapted in every layer; () if not stated."""
     ends = values.get("target_modules")
     some = ("layers_to_transform", "exclude_modules")
     if not isinstance(ends, list) or any(values.get(name) not in (None, []) for name in some):
@@ -246,24 +245,24 @@ def _parameters(path: Path, given: Any) -> tuple[str, ...]:
 
 
 def _is_parameter(module: str) -> bool:
-    """Whether PEFT adapts it as a parameter: those of experts and of routers."""
+    """Whether PEFT adapts it as a parameter, as in experts and routers."""
     return module.endswith(_ROUTER) or is_parameter(module)
 
 
 def _without_layer(module: str) -> str:
-    """The name of a module without the number of its layer."""
+    """Returns the name of a module without its layer number."""
     return re.sub(r"(?<=\.)\d+(?=\.)", "#", module, count=1)
 
 
 def _merge_hint(kind: object) -> str:
-    """The remedy for an adapter of another type."""
+    """Returns the remedy for an adapter of another type."""
     if any(part in str(kind) for part in ("PROMPT", "PREFIX", "P_TUNING")):
         return "; this one adds states to each text, which weights cannot express"
     return f"; {MERGE}"
 
 
 def _layers(path: Path, ranges: Any) -> tuple[int, ...]:
-    """The layers in some ranges [start, end), one after another."""
+    """Returns the concatenated layers of ranges [start, end)."""
     try:
         return tuple(layer for start, end in ranges or () for layer in range(start, end))
     except (TypeError, ValueError) as error:
@@ -282,14 +281,14 @@ def _tokens(path: Path, given: Any) -> Mapping[str, tuple[int, ...]] | tuple[int
 
 
 def _match(patterns: Mapping[str, Any], module: str, default: Any) -> Any:
-    """The value of the first pattern that matches the end of a module's name, as in PEFT."""
+    """Returns the value of the first pattern that matches the end of a name, as in PEFT."""
     return next(
         (value for end, value in patterns.items() if re.match(rf"(.*\.)?({end})$", module)), default
     )
 
 
 def _unique_suffixes(adapted: Mapping[str, int], modules: Sequence[str]) -> dict[str, str]:
-    """The shortest suffix of each adapted module's name that no other module's name has."""
+    """Returns the shortest unique suffix of each adapted module's name."""
     others = [module.split(".") for module in modules if module not in adapted]
     ends = {}
     for module in adapted:

@@ -1,8 +1,8 @@
-"""PEFT's factors of experts: one pair for a parameter that has the kernels of all of them.
+"""PEFT's factors of experts: one pair for the parameter with the kernels of all experts.
 
 A is `[E r, inputs]`, expert by expert. B is `[outputs, r E]`, in which the experts vary fastest.
-Their names in files are those of the module, `.experts`; if both of its parameters have factors,
-those of the first one are in `.base_layer`.
+In files they have the name of the module, `.experts`; if both of its parameters have factors, those
+of the first are in `.base_layer`.
 """
 
 import re
@@ -30,7 +30,7 @@ class Pair(NamedTuple):
 
     @classmethod
     def of_file(cls, a: np.ndarray, b: np.ndarray, num: int) -> "Pair":
-        """Returns the factors in the matrices of a file, those of `num` experts."""
+        """Returns the factors of `num` experts from the matrices of a file."""
         rank = len(a) // num
         return cls(
             a.reshape(num, rank, a.shape[1]), b.reshape(len(b), rank, num).transpose(2, 0, 1)
@@ -38,7 +38,7 @@ class Pair(NamedTuple):
 
     @property
     def of_all(self) -> tuple[np.ndarray, np.ndarray]:
-        """The matrices of a file."""
+        """Returns the matrices of a file."""
         _, outputs, rank = self.b.shape
         a = self.a.reshape(-1, self.a.shape[2])
         b = self.b.transpose(1, 2, 0).reshape(outputs, rank * len(self.b))
@@ -46,9 +46,9 @@ class Pair(NamedTuple):
 
 
 def parameter_of(module: str, targeted: Sequence[str]) -> str | None:
-    """Returns the parameter of experts whose factors a file has under the name `module`, or None.
+    """Returns the parameter of experts whose factors have the name `module` in a file, or None.
 
-    `targeted` are the suffixes of the names of parameters in `target_parameters`.
+    `targeted` are the suffixes in `target_parameters`.
     """
     path = module.replace(_WRAPPER, "")
     if path.rpartition(".")[2] != "experts":
@@ -60,12 +60,12 @@ def parameter_of(module: str, targeted: Sequence[str]) -> str | None:
 
 
 def is_parameter(name: str) -> bool:
-    """Whether a name is that of a parameter of experts."""
+    """Whether a name is a parameter of experts."""
     return name.endswith(tuple(f".experts.{fused}" for fused in FUSED))
 
 
 def module_of(parameter: str, adapted: Collection[str]) -> str:
-    """Returns the inverse of `parameter_of`; `adapted` are all parameters that have factors."""
+    """Inverts `parameter_of`; `adapted` are all parameters with factors."""
     path, _, name = parameter.rpartition(".")
     order = list(FUSED)
     outer = order[order.index(name) + 1 :]
@@ -73,7 +73,7 @@ def module_of(parameter: str, adapted: Collection[str]) -> str:
 
 
 def parameter_with(placement: Placement) -> str | None:
-    """Returns the parameter in transformers 5 that has the kernels of experts of a tensor.
+    """Returns the parameter of transformers 5 that contains an expert's kernel.
 
     Returns None for other tensors.
     """
@@ -88,11 +88,11 @@ def parameter_with(placement: Placement) -> str | None:
 def joined(
     placements: Sequence[Placement], factors: Mapping[str, tuple[np.ndarray, np.ndarray]]
 ) -> Pair:
-    """Returns the factors of a parameter: those of its kernels side by side.
+    """Returns the factors of a parameter, joined from those of its kernels.
 
-    A has the rows of each kernel with factors, and B is zero outside of their blocks. `placements`
-    are the tensors with the kernels of all experts, and `factors` maps the name of a kernel to
-    A `[*layers, E, inputs, r]` and B `[*layers, E, r, outputs]`.
+    A has the rows of all kernels with factors, and B is zero outside of their blocks. `placements`
+    are the tensors with the kernels of all experts, and `factors` maps the name of a kernel to A
+    `[*layers, E, inputs, r]` and B `[*layers, E, r, outputs]`.
     """
     found: dict[str, list[tuple[np.ndarray, ...]]] = {}
     widths: dict[str, int] = {}
@@ -113,13 +113,13 @@ def joined(
             for other in order
         ]
         columns.append(a.swapaxes(1, 2))
-        rows.append(_beside(blocks, placements[0]).swapaxes(1, 2))
+        rows.append(_concatenated(blocks, placements[0]).swapaxes(1, 2))
     return Pair(np.concatenate(columns, axis=1), np.concatenate(rows, axis=2))
 
 
-def _beside(blocks: Sequence[np.ndarray], placement: Placement) -> np.ndarray:
-    """The outputs of several kernels as those of one, `[E, r, outputs]`."""
-    if len(placement.places) == 1:  # files have them apart; transformers concatenates them
+def _concatenated(blocks: Sequence[np.ndarray], placement: Placement) -> np.ndarray:
+    """Concatenates the outputs of several kernels, `[E, r, outputs]`."""
+    if len(placement.places) == 1:  # separate in files; transformers concatenates them
         return np.concatenate(blocks, axis=-1)
     return placement.layout.write(blocks, [Slot(block.shape, 1) for block in blocks])
 

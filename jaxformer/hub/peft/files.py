@@ -32,22 +32,22 @@ class Factors(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Adapter:
-    """The changes that an adapter makes to a model, by our parameter names."""
+    """The changes of an adapter to a model, by our parameter names."""
 
     factors: Mapping[str, Factors]
-    """The low-rank factors of the kernels that have any."""
+    """The low-rank factors by kernel."""
     replaced: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Parameters that replace those of the model, such as newly trained heads."""
+    """Replaced parameters, such as newly trained heads."""
 
 
 def write_adapter(
     folder: Path, adapter: Adapter, placements: Sequence[Placement], config: PeftConfig
 ) -> PeftConfig:
-    """Writes an adapter as PEFT does, and returns its configuration.
+    """Writes an adapter in PEFT's format, and returns its configuration.
 
-    If one tensor of the file stores several of our kernels (GPT-2's c_attn), their factors are put
-    side by side: A has the columns of each, and B is zero outside of their blocks. So are those of
-    the gate and the other units of experts, which transformers has in one parameter.
+    If one tensor of the file stores several of our kernels (GPT-2's c_attn), their factors are
+    joined: A has the columns of each, and B is zero outside of their blocks. The same applies to
+    the gate and up kernels of experts, which are one parameter in transformers.
     """
     tensors: dict[str, np.ndarray] = {}
     ranks: dict[str, int] = {}
@@ -85,7 +85,7 @@ def write_adapter(
 
 
 def _joined(placement: Placement, factors: Mapping[str, Factors]) -> tuple[np.ndarray, np.ndarray]:
-    """`[R, inputs]` and `[outputs, R]` of the kernels in a tensor, some of which have factors."""
+    """Returns `[R, inputs]` and `[outputs, R]` for a tensor with kernels that have factors."""
     columns, rows = [], []
     for index, (name, row) in enumerate(placement.places):
         if name not in factors:
@@ -102,7 +102,7 @@ def _joined(placement: Placement, factors: Mapping[str, Factors]) -> tuple[np.nd
 
 
 def _low_rank_slots(slots: Sequence[Slot], rank: int) -> tuple[Slot, ...]:
-    """The kernels of a tensor, with `rank` inputs instead of their own."""
+    """Returns the kernels of a tensor with `rank` inputs."""
     return tuple(Slot((rank, *slot.shape[slot.inputs :]), 1) for slot in slots)
 
 
@@ -124,13 +124,13 @@ def _module(placement: Placement) -> str:
 
 
 def _target(placement: Placement) -> str:
-    """The name of what PEFT adapts: a linear layer, or the parameter of a router."""
+    """Returns the name of the adapted linear layer, or of a router's parameter."""
     router = any(place.parameter.endswith(".router.kernel") for place in placement.places)
     return placement.tensor if router else placement.tensor.removesuffix(_WEIGHT)
 
 
 def _saved_modules(adapter: Adapter, placements: Iterable[Placement]) -> list[str]:
-    """The fully trained modules, which contain all replaced parameters."""
+    """Returns the fully trained modules, which contain all replaced parameters."""
     heads = {
         place.parameter: placement.tensor
         for placement in placements

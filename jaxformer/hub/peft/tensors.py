@@ -1,8 +1,8 @@
 """Merges a PEFT adapter into the tensors of a model.
 
-PEFT's files name the modules of transformers, so an adapter is a change of their tensors. The
-result is read like any other file: a head that now differs from the embedding table is not tied,
-and a table with more rows is a larger vocabulary.
+PEFT's files name the modules of transformers, so an adapter changes their tensors. The result is
+read like any other file: a head that differs from the embedding table is untied, and a table with
+more rows is a larger vocabulary.
 """
 
 import itertools
@@ -37,31 +37,31 @@ _KINDS = {
     ".ia3_l": "factors",
     ".trainable_tokens_delta": "tokens",
 }
-"""The suffix of a tensor's name -> its kind in the module."""
+"""Suffix of a tensor's name -> its kind in the module."""
 
 
 class Base(NamedTuple):
-    """The tensors of a model, under their names in transformers."""
+    """The tensors of a model, by their names in transformers."""
 
     tensors: Mapping[str, Tensor]
     read: Callable[[str], np.ndarray]
-    """Returns a tensor by its name."""
+    """Returns a tensor by name."""
     model_format: ModelFormat
     in_out: Collection[str]
     """The tensors that are `[inputs, outputs]`, as in GPT-2's Conv1D."""
     table: str
-    """The tensor of the embedding table; "" if there is none."""
+    """The tensor of the embedding table, or ""."""
     tied: str
-    """The name of a head's tensor that is tied to that table and therefore not stored; or ""."""
+    """The name of a tied head's tensor, which is not stored, or ""."""
     head: str
-    """The tensor of an untied head; "" if there is none."""
+    """The tensor of an untied head, or ""."""
     experts: Mapping[str, tuple[str, ...]]
     """The names of the linear layers of an expert, see `names_of_experts`."""
 
 
 @dataclass(frozen=True)
 class AdaptedTensors:
-    """The `Tensors` of a base, with the changes of an adapter applied when they are read."""
+    """The `Tensors` of a base, to which an adapter's changes are applied on reading."""
 
     folder: Path
     """The folder of the adapter."""
@@ -79,7 +79,7 @@ class AdaptedTensors:
 
     @property
     def changed(self) -> frozenset[str]:
-        """The tensors that differ from the base's tensor of that name."""
+        """The tensors that differ from the base's tensors of the same name."""
         moved = (name for name, source in self.sources.items() if name != source)
         return frozenset({*self.changes, *self.replaced, *moved})
 
@@ -92,7 +92,7 @@ class AdaptedTensors:
         return found | changed
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor, as a view of the base's or the adapter's file if it is not changed."""
+        """Returns a tensor, as a view of a file if it is unchanged."""
         array = self.replaced[name] if name in self.replaced else self.base.read(self.sources[name])
         for change in self.changes.get(name, ()):
             array = change(np.asarray(array, np.float32))
@@ -100,7 +100,7 @@ class AdaptedTensors:
 
 
 def adapted_tensors(folder: Path, base: Base, weight: float = 1.0) -> AdaptedTensors:
-    r"""Returns the tensors of a base with those of an adapter merged in.
+    r"""Returns the tensors of a base with an adapter merged into them.
 
     .. math:: W' = W + w \lambda B A
     """
@@ -114,7 +114,7 @@ def adapted_tensors(folder: Path, base: Base, weight: float = 1.0) -> AdaptedTen
     _check_shared(at, {names.of(module) for module in modules} | replaced.keys(), base)
     if base.tied and not _stays_tied(modules, whole, names, base):
         sources = {**sources, base.tied: base.table}
-        # The head stays as in the base; its resized table is in the file next to the factors.
+        # The head is unchanged; its resized table is in the file next to the factors.
         has_factors = any(
             "embedding_a" in parts and names.of(module) == base.table
             for module, parts in modules.items()
@@ -163,12 +163,12 @@ def adapted_tensors(folder: Path, base: Base, weight: float = 1.0) -> AdaptedTen
 
 
 class _Names:
-    """Finds the tensors of the base by the names of their modules in the adapter."""
+    """Finds tensors of the base by the module names in an adapter."""
 
     def __init__(self, tensors: Collection[str], model_format: ModelFormat):
         self._format = model_format
         self._known = {name: name for name in tensors}
-        # The adapter of a body has names without the prefix of models with heads.
+        # An adapter of a body lacks the prefix of models with heads.
         for name in tensors:
             for spelled in spellings(name, model_format.prefix):
                 self._known.setdefault(spelled, name)
@@ -185,9 +185,9 @@ class _Names:
 def _of_experts(
     whole: ModuleChange, names: _Names, base: Base, sources: Mapping[str, str]
 ) -> dict[str, Change]:
-    """The changes of the tensors with the kernels of a parameter of experts; {} if it has none.
+    """Returns the changes of the tensors in a parameter of experts; {} if there are none.
 
-    `whole` has the factors of all experts; its shape is not known.
+    `whole` has the factors of all experts; its shape is unknown.
     """
     path, _, fused = whole.module.rpartition(".")
     tensor = names.tensor(whole.module)
@@ -216,7 +216,7 @@ def _of_experts(
 
 
 def _pair(whole: ModuleChange, num: int) -> Pair:
-    """The factors of all experts, by expert."""
+    """Returns the factors of all experts, by expert."""
     shapes = [whole.parts[kind].shape for kind in ("a", "b") if kind in whole.parts]
     if len(shapes) != 2 or shapes[0][0] % num or shapes[1][1:] != shapes[0][:1]:
         raise DataError(
@@ -235,7 +235,7 @@ def _of_expert(
 def adapters_with_weights(
     adapters: Mapping[str, Path], weights: str | Mapping[str, float]
 ) -> list[tuple[Path, float]]:
-    """Returns the folder and the weight of each adapter that was chosen."""
+    """Returns the folder and the weight of each chosen adapter."""
     chosen = {weights: 1.0} if isinstance(weights, str) else weights
     if not chosen or not chosen.keys() <= adapters.keys():
         raise ConfigError(
@@ -249,13 +249,13 @@ def adapters_with_weights(
 
 
 def _check_mergeable(folders: Sequence[Path]) -> None:
-    """Checks that adapters have only factors and full modules, and replace no module twice."""
+    """Checks that adapters contain only factors and full modules, and replace each module once."""
     seen: dict[str, Path] = {}
     for folder in folders:
         if not read_peft_config(folder).is_lora:
             raise ConfigError(
                 f"{folder}: must have only low-rank factors to be one of several adapters, or to "
-                f'have a weight: merge it by itself, with load(BASE, adapter="{folder}")'
+                f'have a weight: merge it separately, with load(BASE, adapter="{folder}")'
             )
         for name in _by_module(TensorFiles(folder, TENSORS, index=None), ())[1]:
             if seen.setdefault(name, folder) != folder:
@@ -265,9 +265,9 @@ def _check_mergeable(folders: Sequence[Path]) -> None:
 def _by_module(
     files: TensorFiles, parameters: Sequence[str]
 ) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """Splits the files' tensors into the parts of modules, by kind, and full replacements.
+    """Splits the files' tensors into parts of modules, by kind, and full replacements.
 
-    A parameter of experts among `parameters` is a separate module, under its name.
+    A parameter of experts in `parameters` counts as a separate module.
     """
     modules: dict[str, dict[str, str]] = {}
     whole = {}
@@ -288,7 +288,7 @@ def _by_module(
 def _stays_tied(
     modules: Mapping[str, Mapping[str, str]], whole: Collection[str], names: _Names, base: Base
 ) -> bool:
-    """Whether the head stays tied: the adapter changes neither tensor, or tokens of both alike."""
+    """Whether the head stays tied: both tensors are unchanged, or change in the same way."""
     pair = (base.table, base.tied)
     touched = [parts for module, parts in modules.items() if names.of(module) in pair]
     return not any(names.tensor(own) in pair for own in whole) and all(
@@ -310,7 +310,7 @@ def _check_shared(at: str, changed: Collection[str | None], base: Base) -> None:
 
 
 def _replicated(folder: Path, config: PeftConfig, base: Base) -> dict[str, str]:
-    """The tensors of a model that repeats or omits layers of the base -> the base's tensors."""
+    """Tensors of a model that repeats or omits layers of the base -> the base's tensors."""
     if not config.layers:
         return {name: name for name in base.tensors}
     found = {name: _LAYER.fullmatch(name) for name in base.tensors}

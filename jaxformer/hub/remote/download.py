@@ -30,9 +30,9 @@ from jaxformer.io.model_files import ADAPTER_CONFIG, CONFIG, read_object
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 _fetched: dict[tuple[Any, ...], Path] = {}
-"""The folders of commits that this process has asked the hub about."""
+"""The folders of commits that this process has requested from the hub."""
 _ATTEMPTS = 3
-"""The number of attempts when the hub closes the connection instead of answering."""
+"""Maximum number of attempts if the hub closes the connection without a response."""
 
 
 def fetch(
@@ -45,12 +45,12 @@ def fetch(
     check: Callable[[Path], object] = lambda folder: None,
     subfolder: str = "",
 ) -> Path:
-    """Returns the folder of the cache with a model's files, after downloading the missing ones.
+    """Downloads a model's missing files, and returns their folder in the cache.
 
-    The files of a `subfolder` are those of a model too: "text_encoder".
+    The model may be in a `subfolder`: "text_encoder".
 
-    Each new file is compared with the size and the hash that the hub has for it. Without a network,
-    or with HF_HUB_OFFLINE, the cached files are used if they are complete.
+    Each new file is compared with its size and hash on the hub. Without a network, or with
+    HF_HUB_OFFLINE, the cached files are used if they are complete.
     """
     request = HubRequest(field, name)
     hub = hub_library(str(request))
@@ -67,7 +67,7 @@ def fetch(
     return folder
 
 
-@dataclass(frozen=True, repr=False)  # a token is not shown
+@dataclass(frozen=True, repr=False)  # hides the token
 class _Repository:
     """A model on the hub."""
 
@@ -78,7 +78,7 @@ class _Repository:
     subfolder: PurePosixPath
 
     def folder(self, weights: bool, check: Callable[[Path], object]) -> Path:
-        """Returns the folder with all needed files."""
+        """Returns the folder with all required files."""
         try:
             return self._download(weights, check)
         except (OSError, self.hub.errors.HTTPError) as error:
@@ -108,10 +108,10 @@ class _Repository:
     def _with_retries(
         self, ask: Callable[..., _Result], *arguments: Any, **options: Any
     ) -> _Result:
-        """Returns the hub's answer; asks again if the hub closes the connection instead.
+        """Returns the hub's response; retries if the hub closes the connection.
 
         The hub may close a connection that was kept open since an earlier request. The library
-        itself repeats only the downloads of files.
+        itself only retries downloads of files.
         """
         for _ in range(_ATTEMPTS - 1):
             try:
@@ -123,7 +123,7 @@ class _Repository:
         return ask(*arguments, **options)
 
     def _cached(self, weights: bool, error: Exception) -> Path:
-        """Returns the folder of the cache when the hub cannot be reached."""
+        """Returns the cached folder when the hub cannot be reached."""
         folder = self._cached_snapshot()
         if folder is None or not self._complete(folder / self.subfolder, weights):
             raise error
@@ -136,7 +136,7 @@ class _Repository:
         return folder / self.subfolder
 
     def _cached_snapshot(self) -> Path | None:
-        """The cached folder of the revision, as of the last request."""
+        """Returns the cached folder of the revision as of the last request, or None."""
         repo, revision = self.request.name
         for config in (CONFIG, ADAPTER_CONFIG):
             path = self.subfolder / config
@@ -177,7 +177,7 @@ class _Repository:
             self._with_retries(
                 self.hub.snapshot_download,
                 repo,
-                # Names the branch, so that the cache knows its commit when there is no network.
+                # The branch name, so that the cache records its commit for use without a network.
                 revision=self.request.name.revision,
                 cache_dir=cache,
                 token=self.token,
@@ -193,7 +193,7 @@ class _Repository:
         return folder
 
     def _check(self, path: Path, expected: Any) -> None:
-        """Removes a file from the cache and raises a DataError if it differs from the hub's."""
+        """Removes a file from the cache and raises DataError if it differs from the hub's."""
         if not path.exists():
             raise DataError(f"{self.request}: {path.name} was not downloaded; run the same again")
         size = path.stat().st_size

@@ -1,4 +1,4 @@
-"""Explains errors of the hub and of the connection to it, in one sentence each."""
+"""Turns errors of the hub and the connection into one-sentence messages."""
 
 import contextlib
 import errno
@@ -24,7 +24,7 @@ _RETRY_STATUSES = (408, 429, 500, 502, 503, 504)
 
 
 class HubRequest(NamedTuple):
-    """What the user asked for, for messages."""
+    """The user's request, for messages."""
 
     field: str
     """The field that names the model: "init_from"."""
@@ -40,7 +40,7 @@ class HubRequest(NamedTuple):
 
     @property
     def expected(self) -> str:
-        """What a field must be that may name a folder or a model, for messages."""
+        """The accepted values of a field that names a folder or a model, for messages."""
         folder = f"the folder of a run or of a Hugging Face checkpoint (looked from {os.getcwd()})"
         return f"must be {folder}, or the name of a model"
 
@@ -54,7 +54,7 @@ def hub_library(purpose: str) -> ModuleType:
 
 @contextlib.contextmanager
 def explain_hub_errors(hub: ModuleType, request: HubRequest) -> Iterator[None]:
-    """Turns errors of ``huggingface_hub`` into one sentence that says what to do.
+    """Turns errors of ``huggingface_hub`` into one-sentence errors with a remedy.
 
     Hides its warnings about retries, and its progress bars unless stderr is a terminal.
     """
@@ -78,7 +78,7 @@ def explain_hub_errors(hub: ModuleType, request: HubRequest) -> Iterator[None]:
 
 
 def unreachable(hub: ModuleType, error: Exception) -> bool:
-    """Returns whether an error says nothing about the model: the hub or the network is down."""
+    """Whether an error is independent of the model: the hub or the network is down."""
     error = _cause(hub, error)
     if isinstance(error, hub.errors.HfHubHTTPError):
         return error.response.status_code in _RETRY_STATUSES
@@ -86,27 +86,27 @@ def unreachable(hub: ModuleType, error: Exception) -> bool:
 
 
 def _cause(hub: ModuleType, error: Exception) -> Exception:
-    """The underlying error, if the library only says that the cache has no copy."""
+    """Returns the underlying error, if the library only reports that the cache has no copy."""
     while isinstance(error, hub.errors.LocalEntryNotFoundError) and error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 def _explanation(hub: ModuleType, request: HubRequest, error: Exception) -> ConfigError | DataError:
-    """The error to raise: that of the first row of the tables whose condition holds."""
+    """Returns the error of the first row whose condition is true."""
     errors = hub.errors
     endpoint = hub.constants.ENDPOINT
     repo = request.name.repo
     is_a = partial(isinstance, error)
     status = error.response.status_code if is_a(errors.HfHubHTTPError) else None
     number = error.errno if is_a(OSError) else None
-    said = first_line(error)
-    where = said if status is None else error.response.url
+    reason = first_line(error)
+    where = reason if status is None else error.response.url
     page = f"{endpoint}/{repo}"
     expected = f"{request.expected} that may be read at {endpoint}"
     lacking = f"{request.cache} has no complete copy of {repo}"
     offline = f"{request.expected} in the hub's cache, as HF_HUB_OFFLINE is set: {lacking}"
-    lost = f"no connection to {endpoint} ({said}){'' if request.writes else f', and {lacking}'}"
+    lost = f"no connection to {endpoint} ({reason}){'' if request.writes else f', and {lacking}'}"
     refused = [
         (is_a(errors.OfflineModeIsEnabled) and request.writes, _OFFLINE),
         (is_a(errors.OfflineModeIsEnabled), offline),
@@ -120,8 +120,8 @@ def _explanation(hub: ModuleType, request: HubRequest, error: Exception) -> Conf
         (status == 401, f"the hub refused the token; {_LOGIN}"),
         (status in (403, 404), f"the token does not allow this; take one that does: {_LOGIN}"),
         (status in _RETRY_STATUSES, f"{endpoint} answered {status}; run the same again later"),
-        (status is not None, f"{endpoint} answered {status}: {said}"),
-        (is_a(errors.HFValidationError), f"must be org/name: {said}"),
+        (status is not None, f"{endpoint} answered {status}: {reason}"),
+        (is_a(errors.HFValidationError), f"must be org/name: {reason}"),
         (unreachable(hub, error), f"{lost}; check the network, and run the same again"),
     ]
     failed = [
@@ -130,8 +130,8 @@ def _explanation(hub: ModuleType, request: HubRequest, error: Exception) -> Conf
             f"the disk of {request.cache} is full: {_FREE_SPACE}",
         ),
         (number is not None, system_message(error) if is_a(OSError) else ""),
-        (is_a(OSError), f"{_INCOMPLETE_DOWNLOAD} ({said}); run the same again"),
-        (True, f"{endpoint} gave an unexpected response ({said}); check HF_ENDPOINT"),
+        (is_a(OSError), f"{_INCOMPLETE_DOWNLOAD} ({reason}); run the same again"),
+        (True, f"{endpoint} gave an unexpected response ({reason}); check HF_ENDPOINT"),
     ]
     kinds = [*((ConfigError, row) for row in refused), *((DataError, row) for row in failed)]
     kind, sentence = next((kind, sentence) for kind, (holds, sentence) in kinds if holds)

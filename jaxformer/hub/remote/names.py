@@ -8,7 +8,7 @@ from typing import NamedTuple
 from jaxformer.io.model_files import read_object
 
 SOURCE = "source.json"
-"""The file of a run's imported folder that names the model on the hub that it came from."""
+"""The file in a run's imported folder with the hub name of the original model."""
 
 _NAME = re.compile(r"[A-Za-z0-9_](?:[\w.-]*\w)?(?:/[A-Za-z0-9_](?:[\w.-]*\w)?)?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -17,12 +17,12 @@ _LONGEST = 96
 
 
 class HubName(NamedTuple):
-    """The name of a model on the hub, as users write it: org/name, or org/name@revision."""
+    """The name of a model on the hub as entered by users: org/name, or org/name@revision."""
 
     repo: str
     """org/name; a few old models have no organization."""
     revision: str | None = None
-    """A branch, a tag or a commit; None: the branch main."""
+    """A branch, tag or commit; None is the branch main."""
 
     @property
     def is_commit(self) -> bool:
@@ -34,10 +34,10 @@ class HubName(NamedTuple):
 
 
 def hub_name(text: object) -> HubName | None:
-    """Reads the name of a model on the hub; returns None if a text cannot be one.
+    """Parses the name of a model on the hub; returns None for anything else.
 
-    A text that begins with a dot, a slash or a tilde, or has two slashes, is the path of a folder;
-    so is any `Path`.
+    A string that begins with a dot, a slash or a tilde, or has two slashes, is a folder path; so is
+    any `Path`.
     """
     if not isinstance(text, str):
         return None
@@ -51,7 +51,7 @@ def hub_name(text: object) -> HubName | None:
 
 
 def source_of(folder: Path) -> HubName | None:
-    """Returns the model and the commit whose files a folder of the hub's cache holds."""
+    """Returns the model and commit of a folder in the hub's cache."""
     repo, commit = folder.parent.parent.name, folder.name
     if folder.parent.name != "snapshots" or not repo.startswith("models--"):
         return None
@@ -60,7 +60,7 @@ def source_of(folder: Path) -> HubName | None:
 
 
 def write_source(folder: Path, home: Path) -> None:
-    """Stores the name and the commit of the model that a run starts from."""
+    """Stores the name and commit of a run's original model."""
     source = source_of(home)
     if source is not None:
         text = json.dumps({"repo": source.repo, "commit": source.revision})
@@ -68,6 +68,6 @@ def write_source(folder: Path, home: Path) -> None:
 
 
 def read_source(folder: Path) -> HubName | None:
-    """Returns the name that `write_source` kept; None if there is none."""
+    """Returns the name that `write_source` stored, or None."""
     kept = read_object(folder, SOURCE) or {}
     return hub_name(f"{kept.get('repo')}@{kept.get('commit')}") if kept else None

@@ -1,4 +1,4 @@
-"""Selects the needed files of a model's repository: one format of weights, and no pickles."""
+"""Selects the required files of a model's repository: weights in one format, without pickles."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -32,7 +32,7 @@ def settings_files(names: Collection[str]) -> list[str]:
 
 
 def weight_index(names: Collection[str]) -> str | None:
-    """Returns the index of the weights, if they are in several files."""
+    """Returns the index of the weights if they are in several files."""
     first = _first(names)
     return first if first is not None and first.endswith(".json") else None
 
@@ -60,17 +60,19 @@ def check_has_weights(what: str, names: Collection[str], convert: str) -> None:
     """Checks that a repository has weights that can be read."""
     adapter = CONFIG not in names and ADAPTER_CONFIG in names
     if not {CONFIG, ADAPTER_CONFIG} & set(names):
-        raise ConfigError(f"{what} has no {CONFIG}, as a model of transformers has: {_some(names)}")
+        raise ConfigError(
+            f"{what} has no {CONFIG}, as a model of transformers has: {_file_list(names)}"
+        )
     wanted = {ADAPTER} if adapter else set(_FORMATS)
     if wanted & set(names) or not (adapter or _first(names) is None):
         return
     if other := unreadable_weights(names, convert.removesuffix(")")):
         raise ConfigError(f"{what} holds {other}")
-    raise ConfigError(f"{what} has no {' or '.join(sorted(wanted))}: {_some(names)}")
+    raise ConfigError(f"{what} has no {' or '.join(sorted(wanted))}: {_file_list(names)}")
 
 
 def _first(names: Collection[str]) -> str | None:
-    """The file with the weights, or their index, in the preferred format."""
+    """Returns the weight file, or the index, in the preferred format."""
     own = weight_names(names)
     return next(
         (name for name in (own.single, own.index, _FLAX, _FLAX_INDEX) if name in names), None
@@ -80,7 +82,7 @@ def _first(names: Collection[str]) -> str | None:
 def files_to_push(
     names: Collection[str], read: Callable[[str], Mapping[str, Any] | None]
 ) -> list[str]:
-    """Returns the files of an exported folder that are uploaded."""
+    """Returns the files of an exported folder to upload."""
     weights = weight_files(names, read) or []
     flax = [name for name in names if name.startswith("flax_model") and "/" not in name]
     also = [name for name in (*_ALSO_PUSHED, *sorted(flax)) if name in names]
@@ -88,7 +90,7 @@ def files_to_push(
 
 
 def replaced_weight_files(there: Collection[str], pushed: Collection[str]) -> list[str]:
-    """Returns the files of weights in a repository that the pushed ones replace."""
+    """Returns the weight files in a repository that the uploaded ones replace."""
     weights = (*_FORMATS, ADAPTER)
     return [
         name
@@ -106,7 +108,7 @@ def _is_tiktoken(name: str) -> bool:
     return "/" not in name and name.endswith(".tiktoken") and name not in SIDE_FILES
 
 
-def _some(names: Collection[str]) -> str:
+def _file_list(names: Collection[str]) -> str:
     shown = sorted(names)
     more = f" and {len(shown) - 8} more" if len(shown) > 8 else ""
     return f"its files are {', '.join(shown[:8])}{more}" if shown else "it has no files"

@@ -1,4 +1,4 @@
-"""Models in object stores: copies the needed files to this machine."""
+"""Copies models from object stores to this machine."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +22,7 @@ def remote_model(
     try:
         is_model = is_adapter(folder) or is_hf_checkpoint(folder)
         files = folder.files() if is_model else folder.entries()
-    except FileNotFoundError:  # of the bucket
+    except FileNotFoundError:  # the bucket does not exist
         files, is_model = {}, False
     if not files:
         raise ConfigError(

@@ -13,10 +13,10 @@ from jaxformer.io.model_files import file_in, read_object
 def upload(
     folder: Path, name: HubName, *, private: bool, message: str, token: str | None = None
 ) -> str:
-    """Puts the files of a Hugging Face checkpoint on the hub, in one commit.
+    """Uploads the files of a Hugging Face checkpoint to the hub in one commit.
 
     The repository and the branch are created if they do not exist. Weights in other files are
-    removed in the same commit, because a reader might prefer them.
+    removed in the same commit, since readers might prefer them.
     """
     request = HubRequest("NAME", name, writes=True)
     hub = hub_library(str(request))

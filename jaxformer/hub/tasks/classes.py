@@ -1,6 +1,6 @@
 """The heads, outputs and losses of the model classes in transformers."""
 
-# long: one table of the classes of transformers, each a few lines
+# long: one table of transformers' classes, with a few lines for each
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -34,7 +34,7 @@ from jaxformer.models.heads.labels import Pooling
 from jaxformer.models.model import Model
 
 IGNORED = -100
-"""The label of a token that does not count in the loss."""
+"""The label of tokens that the loss ignores."""
 Arrays = Mapping[str, jax.Array]
 _OLD_END = 2
 _PENALTY = 1e6
@@ -45,30 +45,30 @@ class Task:
     """The task of a class without a head; subclasses have heads."""
 
     repeats_inputs: bool = field(default=False, kw_only=True)
-    """Whether a decoder that is given no inputs repeats those of the encoder."""
+    """Whether a decoder without inputs uses those of the encoder."""
     reads_padding: ClassVar[bool] = False
-    """Whether padding counts as text, so that all texts are padded to one length (SigLIP)."""
+    """Whether padding counts as text, which requires padding to a fixed length (SigLIP)."""
     pre_trains: ClassVar[bool] = False
-    """Whether its heads are those of pre-training, which the files of a bare model often lack."""
+    """Whether the heads are pre-training heads, which files of a bare model often lack."""
     labels_are_decoder_targets: ClassVar[bool] = False
-    """Whether a decoder that is given no inputs reads the labels, shifted."""
+    """Whether a decoder without inputs reads the shifted labels."""
     logits_of: ClassVar[str | None] = None
-    """The name of the head whose scores are the logits, in classes with such outputs."""
+    """The name of the head whose scores are the logits, if any."""
     head_types: ClassVar[tuple[type[Head], ...]] = ()
-    """The heads of this class in transformers that data may ask for; see `Data.head`."""
+    """The heads of this class that data may require; see `Data.head`."""
     FIELDS: ClassVar[Mapping[str, str]] = {}
-    """The field of the head -> that of config.json."""
+    """Field of the head -> field of config.json."""
 
     def teaches(self, kind: str) -> bool:
-        """Whether data that ask for a kind of head, see `Head.kind`, train this class."""
+        """Whether data that require a kind of head, see `Head.kind`, can train this class."""
         return kind in [head.kind() for head in self.head_types]
 
     def heads_for(self, kind: str, hf_config: HFConfig) -> tuple[Head, ...]:
-        """Returns the heads of the class for data that ask for a kind of head."""
+        """Returns the heads of the class for data that require a kind of head."""
         return self.heads(hf_config)
 
     def heads(self, hf_config: HFConfig) -> tuple[Head, ...]:
-        """Returns the heads of the class: usually those of `head_types`, with their `FIELDS`."""
+        """Returns the heads of the class, by default those of `head_types` with their `FIELDS`."""
         heads = []
         for usual in (head() for head in self.head_types):
             values = {}
@@ -80,22 +80,22 @@ class Task:
         return tuple(heads)
 
     def rows(self, inputs: Arrays, hf_config: HFConfig) -> Arrays:
-        """Returns the inputs as the body of the model reads them, one text per row."""
+        """Returns the inputs of the body, with one text per row."""
         return inputs
 
     def decoder_mask(
         self, targets: jax.Array, inputs: Arrays, hf_config: HFConfig
     ) -> jax.Array | None:
-        """Returns the mask `[B, T]` of the decoder's inputs, `targets`, if none is given.
+        """Returns the default mask `[B, T]` of the decoder's inputs `targets`.
 
-        None: all are real.
+        None means that all are real.
         """
         return None
 
     def outputs(
         self, model: Model, states: ModelOutput, inputs: Arrays, hf_config: HFConfig
     ) -> dict[str, jax.Array]:
-        """Returns the scores and, where `inputs` has labels, the loss."""
+        """Returns the scores and, if `inputs` has labels, the loss."""
         if self.logits_of is None:
             return {}
         return scored(model.heads[self.logits_of].scores(states, states.key), inputs)
@@ -103,7 +103,7 @@ class Task:
 
 @dataclass(frozen=True)
 class CausalLMTask(Task):
-    """The next token at each position."""
+    """Next-token prediction."""
 
     logits_of = "language_model"
     head_types = (LanguageModel,)
@@ -118,14 +118,14 @@ class CausalLMTask(Task):
 
 @dataclass(frozen=True)
 class UnshiftedCausalLMTask(CausalLMTask):
-    """The token of the labels at each position; the labels are already shifted (BART)."""
+    """Next-token prediction with already shifted labels (BART)."""
 
     outputs = Task.outputs
 
 
 @dataclass(frozen=True)
 class Seq2SeqLMTask(Task):
-    """The decoder's token at each position."""
+    """Prediction of a decoder's target tokens."""
 
     logits_of = "language_model"
     head_types = (LanguageModel,)
@@ -135,14 +135,14 @@ class Seq2SeqLMTask(Task):
 
 @dataclass(frozen=True)
 class MaskedLMTask(Task):
-    """The original token at each position."""
+    """Prediction of the original tokens."""
 
     logits_of = "masked_language_model"
     head_types = (MaskedLanguageModel,)
     pre_trains = True
 
     activation: str | None = None
-    """The head's activation; None: that of the model, "hidden_act"."""
+    """The head's activation; None uses the model's "hidden_act"."""
 
     def heads(self, hf_config):
         same = self.activation == hf_config.take("hidden_act", self.activation)
@@ -151,7 +151,7 @@ class MaskedLMTask(Task):
 
 @dataclass(frozen=True)
 class PreTrainingTask(Task):
-    """The original tokens, and how two sentences are related."""
+    """Prediction of the original tokens and of the relation of two sentences."""
 
     pre_trains = True
 
@@ -179,7 +179,7 @@ class PreTrainingTask(Task):
 
 @dataclass(frozen=True)
 class NextSentenceTask(Task):
-    """Whether one sentence follows another."""
+    """Prediction of whether one sentence follows another."""
 
     logits_of = "next_sentence"
     pre_trains = True
@@ -190,11 +190,11 @@ class NextSentenceTask(Task):
 
 @dataclass(frozen=True)
 class SequenceClassificationTask(Task):
-    """A label, several labels or numbers for a whole sequence or image."""
+    """Prediction of a label, several labels or numbers for a sequence or image."""
 
     head_types = (Classification, MultiLabel, Regression)
     pooling: Pooling = "first"
-    """How the state is pooled."""
+    """The pooling of the states."""
     bias: bool = True
     """Whether the output layer has a bias."""
     dense: Dense | None = None
@@ -232,7 +232,7 @@ class EndTokenClassificationTask(SequenceClassificationTask):
 
 @dataclass(frozen=True)
 class TokenClassificationTask(Task):
-    """A label for each token."""
+    """Prediction of a label for each token."""
 
     logits_of = "tags"
     head_types = (TokenClassification,)
@@ -243,12 +243,12 @@ class TokenClassificationTask(Task):
 
 @dataclass(frozen=True)
 class QuestionAnsweringTask(Task):
-    """The first and the last token of an answer."""
+    """Prediction of the first and last token of an answer."""
 
     head_types = (Span,)
 
     def excluded(self, inputs: Arrays, hf_config: HFConfig) -> jax.Array | None:
-        """Returns the tokens that no answer may begin or end with, bool `[B, T]`, or None."""
+        """Returns the tokens that cannot begin or end an answer, bool `[B, T]`, or None."""
 
     def outputs(self, model, states, inputs, hf_config):
         # Transformers does not mask padding in these scores.
@@ -283,7 +283,7 @@ class EndTokenTask(Task):
     """The state at the end token of a text, without a projection (CLIP)."""
 
     def heads(self, hf_config):
-        hf_config.number("eos_token_id")  # Refuses a list of several before any weight is read.
+        hf_config.number("eos_token_id")  # Refuses a list before any weight is read.
         return ()
 
     def outputs(self, model, states, inputs, hf_config):
@@ -306,7 +306,7 @@ class TextEmbeddingTask(EndTokenTask):
 
 @dataclass(frozen=True)
 class LastTokenTask(Task):
-    """A projection of the state at the last position of a row, even if it is padding (SigLIP)."""
+    """A projection of the state at the last position of a row, possibly padding (SigLIP)."""
 
     reads_padding = True
 
@@ -320,7 +320,7 @@ class LastTokenTask(Task):
 
 @dataclass(frozen=True)
 class CustomHeadsTask(Task):
-    """Heads of no class of transformers: "logits", or "<head>_logits" if there are several."""
+    """Heads without a class in transformers: "logits", or "<head>_logits" for several heads."""
 
     def outputs(self, model, states, inputs, hf_config):
         found = {name: head.scores(states) for name, head in model.heads.items()}
@@ -332,7 +332,7 @@ class CustomHeadsTask(Task):
 
 
 def task_of(heads: Sequence[Head], language_model_task: type[Task]) -> Task:
-    """Returns the task of a model with these heads, for which transformers has no class."""
+    """Returns the task of a model whose heads have no class in transformers."""
     if not heads:
         return Task()
     types = [type(head) for head in heads]
@@ -353,7 +353,7 @@ def task_of(heads: Sequence[Head], language_model_task: type[Task]) -> Task:
 
 
 def num_labels(hf_config: HFConfig) -> int:
-    """Returns the number of labels; two if config.json does not have it."""
+    """Returns the number of labels, by default 2."""
     names = hf_config.take("id2label", None)
     return len(names) if names else hf_config.take("num_labels", 2)
 
@@ -366,9 +366,9 @@ def token_loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def end_positions(ids: jax.Array, hf_config: HFConfig) -> jax.Array:
-    """Returns the end of each text, one position in each row of `ids`: bool `[B, T]`.
+    """Returns the end position of each text in a row of `ids`, bool `[B, T]`.
 
-    That is the first end token, or the largest id in old files, which have a wrong end token (2).
+    This is the first end token or, in old files with a wrong end token (2), the largest id.
     """
     end = hf_config.number("eos_token_id")
     found = ids if end == _OLD_END else (ids == end).astype(jnp.int32)
@@ -387,7 +387,7 @@ def scored(
 
 
 def _answer_loss(logits: jax.Array, positions: jax.Array, length: int) -> jax.Array:
-    positions = jnp.clip(positions, 0, length)  # beyond the end: the answer does not count
+    positions = jnp.clip(positions, 0, length)  # beyond the end: the answer is ignored
     return token_loss(logits, jnp.where(positions == length, IGNORED, positions))
 
 

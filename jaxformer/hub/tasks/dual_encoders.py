@@ -9,7 +9,7 @@ from jaxformer.models import Contrastive, Projection
 
 @dataclass(frozen=True)
 class ContrastiveTask(Task):
-    """How well each text fits each image; the loss is contrastive."""
+    """The similarity of each text and image, with a contrastive loss."""
 
     head_types = (Contrastive,)
     head: Contrastive = Contrastive()

@@ -35,7 +35,7 @@ class DistilledClassificationTask(Task):
 
 @dataclass(frozen=True)
 class MaskedPixelsTask(Task):
-    """The pixels of masked patches (SimMIM)."""
+    """Prediction of the pixels of masked patches (SimMIM)."""
 
     head_types = (MaskedPixels,)
     FIELDS: ClassVar = {"stride": "encoder_stride"}
@@ -63,7 +63,7 @@ class MaskedPixelsTask(Task):
 
 @dataclass(frozen=True)
 class MaskedAutoencoderTask(Task):
-    """The pixels of the patches that were not read, by a decoder (MAE)."""
+    """Prediction of the pixels of hidden patches by a decoder (MAE)."""
 
     head_types = (MaskedAutoencoder,)
     FIELDS: ClassVar = {
@@ -75,7 +75,7 @@ class MaskedAutoencoderTask(Task):
     }
 
     def teaches(self, kind):
-        """Whether data mask patches, whichever head restores them."""
+        """Whether data mask patches, for any head that restores them."""
         return kind in (MaskedPixels.kind(), MaskedAutoencoder.kind())
 
     def outputs(self, model, states, inputs, hf_config):
@@ -93,7 +93,7 @@ class MaskedAutoencoderTask(Task):
 
 @dataclass(frozen=True)
 class VisualTokensTask(Task):
-    """The tokens of an image tokenizer at masked patches (BEiT)."""
+    """Prediction of an image tokenizer's tokens at masked patches (BEiT)."""
 
     def heads(self, hf_config):
         return (VisualTokens(num_tokens=hf_config.number("vocab_size", 8192)),)
@@ -106,14 +106,14 @@ class VisualTokensTask(Task):
         if "bool_masked_pos" not in inputs:
             raise DataError("inputs: labels belong to masked patches: give bool_masked_pos too")
         labels = inputs["labels"]
-        # There is a label for each masked patch, row by row.
+        # One label for each masked patch, row by row.
         hidden = (inputs["bool_masked_pos"] > 0).reshape(-1)
         (indices,) = jnp.nonzero(hidden, size=labels.shape[0])
         return outputs | {"loss": token_loss(scores.reshape(-1, scores.shape[-1])[indices], labels)}
 
 
 def _joined(patches: jax.Array, rows: int, columns: int) -> jax.Array:
-    """Patches `[B, rows columns, P, Q, C]` as images `[B, C, rows P, columns Q]`."""
+    """Joins patches `[B, rows columns, P, Q, C]` to images `[B, C, rows P, columns Q]`."""
     batch, _, height, width, channels = patches.shape
     spec = spec_of(patches)
     by_row = None if spec is None else PartitionSpec(spec[0])

@@ -11,7 +11,7 @@ _REGRESSION = "regression"
 
 
 def label_names(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the names of a checkpoint's labels in the order of their numbers."""
+    """Returns the names of a checkpoint's labels, ordered by id."""
     if names := values.get("id2label"):
         return tuple(str(names[number]) for number in sorted(names, key=int))
     named = values.get("architectures") or [""]
@@ -19,12 +19,12 @@ def label_names(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def generic_names(count: int) -> tuple[str, ...]:
-    """Returns the names that transformers gives to labels without a name."""
+    """Returns transformers' default label names."""
     return tuple(f"LABEL_{number}" for number in range(count))
 
 
 def same_labels(names: Sequence[str], theirs: Sequence[str]) -> bool:
-    """Whether labels of data are those of a checkpoint, by name (in any case) or by number."""
+    """Whether labels of data are those of a checkpoint, by name (ignoring case) or number."""
     numbers = [str(number) for number in range(len(theirs))]
     folded = [name.casefold() for name in theirs]
     return list(names) == numbers or [name.casefold() for name in names] == folded
@@ -33,7 +33,7 @@ def same_labels(names: Sequence[str], theirs: Sequence[str]) -> bool:
 def label_settings(
     model: ModelConfig, names: Sequence[str], kept: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The fields of config.json that name a model's labels, unless `kept` already does."""
+    """Returns the fields of config.json with a model's label names, unless `kept` has them."""
     heads = [each for each in model.heads if each.problem_type and each.name in ("label", "tags")]
     if not heads:
         return {}

@@ -10,11 +10,11 @@ from jaxformer.models.model import Model
 
 @dataclass(frozen=True)
 class MultipleChoiceTask(Task):
-    """Which of several texts is right: inputs `[B, C, T]`, scores `[B, C]`."""
+    """Chooses one of several texts: inputs `[B, C, T]`, scores `[B, C]`."""
 
     head_types = (MultipleChoice,)
     pooling: Pooling = "first"
-    """How the state of a choice is pooled."""
+    """The pooling of a choice's states."""
     dense: Dense | None = None
     """A layer before the output layer."""
 
@@ -33,7 +33,7 @@ class MultipleChoiceTask(Task):
         return scored(scores.reshape(inputs["input_ids"].shape[:2]), inputs)
 
     def pooled(self, model: Model, states: ModelOutput) -> ModelOutput:
-        """Returns the states, with the state to pool for each choice."""
+        """Returns the states, with the state to be pooled for each choice."""
         return states
 
 
@@ -47,7 +47,7 @@ class FirstTokenChoiceTask(MultipleChoiceTask):
 
 @dataclass(frozen=True)
 class LastPositionChoiceTask(MultipleChoiceTask):
-    """Multiple choice by the last position of a row, even if it is padding (RoFormer)."""
+    """Multiple choice by the last position of a row, possibly padding (RoFormer)."""
 
     pooling: Pooling = "last"
 

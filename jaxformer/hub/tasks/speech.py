@@ -23,12 +23,12 @@ class CTCTask(Task):
         def loss(logits, labels):
             real = labels >= 0
             count = jnp.sum(real, axis=1, dtype=jnp.int32)
-            order = jnp.argsort(~real, axis=1, stable=True)  # -100 may stand anywhere
+            order = jnp.argsort(~real, axis=1, stable=True)  # -100 may occur anywhere
             labels = jnp.take_along_axis(labels, order, axis=1)
             valid = states.valid
             valid = jnp.ones(logits.shape[:2], bool) if valid is None else valid
             losses, _ = ctc_loss(logits, valid, labels, count, blank=model.heads["ctc"].blank)
-            # PyTorch's "mean" is one over the labels of each row, then over the rows.
+            # PyTorch's "mean" averages over the labels of each row, then over the rows.
             if hf_config.choose("ctc_loss_reduction", {"sum": False, "mean": True}, "sum"):
                 return jnp.mean(losses / jnp.maximum(count, 1))
             return jnp.sum(losses)
@@ -38,7 +38,7 @@ class CTCTask(Task):
 
 @dataclass(frozen=True)
 class TranscriptTask(Seq2SeqLMTask):
-    """The next token of a transcript at each position."""
+    """Next-token prediction for transcripts."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class ClipClassificationTask(SequenceClassificationTask):
 
 @dataclass(frozen=True)
 class QuantizedFramesTask(Task):
-    """The quantized frame at each masked position, told from others of the clip (wav2vec 2.0)."""
+    """Identifies the quantized frame at each masked position among negatives (wav2vec 2.0)."""
 
     head_types = (QuantizedFrames,)
     pre_trains = True
@@ -85,7 +85,7 @@ class QuantizedFramesTask(Task):
         sampled = inputs.get("sampled_negative_indices")
         if sampled is None or masked is None:
             return outputs
-        # Their numbers go on from row to row.
+        # Frames are numbered across rows.
         contrastive, diversity, _ = head.losses(compared, masked, sampled % masked.shape[1])
         loss = contrastive + head.head.diversity_weight * diversity
         return outputs | {

@@ -8,10 +8,11 @@ from jaxformer.errors import DataError
 _ALIGNMENT = 64
 """The alignment in bytes of buffers that JAX uses without a copy."""
 _COPY_BLOCK = (32, 512)
-"""Rows and columns that a transposing copy reads at once: a cache line of 16-bit values, and as
-many as fit in the second-level cache."""
+"""Rows and columns per block of a transposing copy: a cache line of 16-bit values, and as many as
+fit in the second-level cache.
+"""
 _CHECK_BLOCK = 2**16
-"""The number of values that are checked at once; they fit in the processor's cache."""
+"""The number of values per check, which fit in the processor's cache."""
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -24,7 +25,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 @np.errstate(over="ignore")
 def copy_into(target: np.ndarray, source: np.ndarray) -> None:
-    """Copies and casts an array into another of its shape; fast also if axes are permuted.
+    """Copies and casts an array into another of the same shape, fast even if axes are permuted.
 
     The last axis of `target` must be contiguous. Values too large for its dtype become infinite,
     which `check_finite` detects.
@@ -34,7 +35,7 @@ def copy_into(target: np.ndarray, source: np.ndarray) -> None:
     if fastest == last or min(source.shape) == 0:
         np.copyto(target, source, casting="unsafe")
         return
-    # NumPy would go along the target's rows, whose elements are in different rows of the source.
+    # NumPy would iterate over the target's rows, whose elements are in different source rows.
     target, source = (np.moveaxis(array, fastest, -2) for array in (target, source))
     rows, width = _COPY_BLOCK
     for place in np.ndindex(source.shape[:-2]):
@@ -47,9 +48,9 @@ def copy_into(target: np.ndarray, source: np.ndarray) -> None:
 
 
 def all_finite(array: np.ndarray) -> bool:
-    """Returns whether a contiguous array of any dtype has neither NaN nor infinities.
+    """Returns whether a contiguous array has neither NaN nor infinities.
 
-    It is several times as fast as `np.isfinite` for dtypes that NumPy lacks (bfloat16).
+    For dtypes that NumPy lacks (bfloat16), this is several times faster than `np.isfinite`.
     """
     if not jnp.issubdtype(array.dtype, jnp.floating):
         return True
@@ -65,9 +66,9 @@ def all_finite(array: np.ndarray) -> bool:
 
 
 def only_zeros(array: np.ndarray) -> bool:
-    """Whether a contiguous array has only zeros; fast if it does not."""
-    held = array.reshape(-1).view(np.uint8)
-    return not held[:_CHECK_BLOCK].any() and not held.any()
+    """Whether a contiguous array has only zeros; returns early if it does not."""
+    raw = array.reshape(-1).view(np.uint8)
+    return not raw[:_CHECK_BLOCK].any() and not raw.any()
 
 
 def check_finite(where: str, array: np.ndarray, original: np.ndarray | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The layout of a checkpoint's safetensors files, so that an export can write the same bytes."""
+"""The layout of a checkpoint's safetensors files, for byte-identical exports."""
 
 import abc
 import json
@@ -31,23 +31,23 @@ _LARGEST_ARANGE = 2**20
 
 
 class Layout(abc.ABC):
-    """The layout of the files of a checkpoint; its fields are what a JSON file keeps of it.
+    """The layout of a checkpoint's files; its fields can be stored as JSON.
 
     Attributes:
-        kind: The format of `save` that writes such files.
-        tensors: The shape and dtype of each tensor with weights, by its name in PyTorch's file.
+        kind: The `format` of `save` that writes such files.
+        tensors: The shape and dtype of each weight tensor, by its name in PyTorch's file.
         largest: The number of bytes of the tensors in the largest file.
     """
 
     kind: str
     contents: str
-    """What the JSON file has, for messages."""
+    """The contents of the JSON file, for messages."""
     tensors: Mapping[str, Tensor]
     largest: int
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Returns the layout that `write` wrote."""
+        """Reads the layout from a file written by `write`."""
         try:
             return cls(**read_json(file))
         except TypeError as error:
@@ -68,9 +68,9 @@ class Layout(abc.ABC):
     def sources(
         self, model_format: ModelFormat, placements: list[Placement]
     ) -> dict[str, Placement] | None:
-        """Returns the placement of each tensor of the files, in a model that may be another one.
+        """Returns the placement in a model of each tensor of the files.
 
-        `placements` are the tensors of the model's own files. Returns None if it has other tensors.
+        `placements` are the tensors of the model's files. Returns None if the tensors differ.
         """
         known = KnownNames(self.tensors, model_format)
         found: dict[str, Placement] = {}
@@ -92,7 +92,7 @@ class Layout(abc.ABC):
 
     @abc.abstractmethod
     def write_tensors(self, folder: Path, read: Callable[[str], np.ndarray]) -> None:
-        """Writes files of this layout; `read` returns a tensor by its name in PyTorch's file."""
+        """Writes files in this layout; `read` returns a tensor by its name in PyTorch's file."""
 
 
 @dataclass(frozen=True)
@@ -104,21 +104,20 @@ class FileLayout(Layout):
     index: str | None = None
     """The text of the index, if there are several files."""
     counted: Sequence[str] = ()
-    """Tensors in the files that no model reads: 0, 1, 2, ... along the last axis, such as BERT's
-    position_ids."""
+    """Tensors that are not read: 0, 1, 2, ... along the last axis, such as BERT's position_ids."""
 
     kind = "hf"
     contents = "the headers of safetensors files"
 
     @classmethod
     def of_folder(cls, folder: Path) -> "FileLayout":
-        """Returns the layout of the files in a folder; raises DataError if there are none."""
+        """Returns the layout of the files in a folder, or raises DataError if there are none."""
         names = weight_names_in(folder)
         index = file_in(folder, names.index)
         files = TensorFiles(folder, names.single, names.index)
         paths = shards_of(folder, names.single, names.index)
         return cls(
-            # An export has no variants, so the names are those without one.
+            # An export has no variant, so its file names have none.
             {names.plain(path.name): header_bytes(path).decode() for path in paths},
             None if index is None else names.plain(index.read_text(encoding="utf-8")),
             [name for name in files.tensors if _is_arange(files, name)],
@@ -159,7 +158,7 @@ class FileLayout(Layout):
 
 
 def _is_arange(files: TensorFiles, name: str) -> bool:
-    """Whether a tensor holds 0, 1, 2, ... along its last axis."""
+    """Whether the values of a tensor are 0, 1, 2, ... along its last axis."""
     tensor = files.tensors[name]
     if not (np.issubdtype(tensor.dtype, np.integer) and 0 < len(tensor.shape) <= 2):
         return False

@@ -1,4 +1,4 @@
-"""Completes the description of a model from the tensors in its files, as transformers does."""
+"""Completes a model's description from the tensors in its files, as in transformers."""
 
 import fnmatch
 import re
@@ -19,7 +19,7 @@ _POOLER = "pooler"
 
 
 def fitted_to_tensors(checkpoint: HFCheckpoint, files: Tensors) -> HFCheckpoint:
-    """Returns the description, completed with what only the tensors determine.
+    """Returns the description, completed with fields that only the tensors determine.
 
     Warns if a head differs from the embedding table that config.json ties it to.
     """
@@ -55,7 +55,7 @@ class TiedTables(NamedTuple):
 
 
 def tied_tables(checkpoint: HFCheckpoint) -> Iterator[TiedTables]:
-    """Yields the tied tables of a model and of its parts."""
+    """Yields the tied heads of a model and its parts."""
     config = checkpoint.config
     model_format = checkpoint.model_format
     for name, part in (config.parts or {"": config}).items():
@@ -69,14 +69,14 @@ def tied_tables(checkpoint: HFCheckpoint) -> Iterator[TiedTables]:
 
 
 def head_tensor(names: Mapping[str, str], part: str = "") -> str:
-    """Returns the tensor of a head's table, by the names of a weight map."""
+    """Returns the name of the head's tensor in a weight map."""
     found = [(path, tensor) for path, tensor in names.items() if _HEAD.fullmatch(path)]
     of_part = [(path, tensor) for path, tensor in found if path.startswith(f"{part}heads.")]
     return next((_weight(path, tensor, ".kernel") for path, tensor in of_part), "")
 
 
 def embedding_tensor(names: Mapping[str, str], part: str = "") -> str:
-    """Returns the tensor of the embedding table, by the names of a weight map."""
+    """Returns the name of the embedding table's tensor in a weight map."""
     modules = [f"{part}{name}" for name in ("decoder_embedding", "embedding")]
     paths = [path for module in modules for path in (f"{module}.table", module)]
     return next((_weight(path, names[path], ".table") for path in paths if path in names), "")
@@ -95,8 +95,8 @@ def without_missing_parts(
 ) -> HFCheckpoint | None:
     """Returns the description without the `lacking` parts, or None if the model needs them.
 
-    A body often has the class name that it was trained with: its pre-training heads are left out,
-    with another class. A pooler that no head reads is left out too. Other heads are needed.
+    A body often has the class name of its pre-training: then its pre-training heads are left out,
+    with another class. An unused pooler is also left out. Other heads are required.
     """
     heads = {part.removeprefix("heads.") for part in lacking} - {_POOLER}
     task = checkpoint.architecture.task
@@ -110,7 +110,7 @@ def without_missing_parts(
 
 
 def _class_with(checkpoint: HFCheckpoint, heads: set[str]) -> Architecture:
-    """The class with these heads, or else the class without heads."""
+    """Returns the class with these heads, or else the class without heads."""
     model_format = checkpoint.model_format
     values = checkpoint.hf_config.values
     for each in model_format.classes(values):
@@ -129,7 +129,7 @@ def _of_class(checkpoint: HFCheckpoint, architecture: Architecture) -> HFCheckpo
 
 
 def missing_parts_message(before: HFCheckpoint, after: HFCheckpoint, lacking: Sequence[str]) -> str:
-    """Returns a sentence on the class that is read because the files lack parts of another."""
+    """Describes the class that is read because the files lack parts of another class."""
     parts = ", ".join(part.removeprefix("heads.") for part in lacking)
     named = before.architecture.name
     read = after.architecture.name

@@ -1,4 +1,4 @@
-"""The layout of the files of a Flax checkpoint, so that an export can write the same bytes."""
+"""The layout of a Flax checkpoint's files, for byte-identical exports."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -18,10 +18,10 @@ from jaxformer.io.model_files import file_in
 
 @dataclass(frozen=True)
 class FlaxLayout(Layout):
-    """The arrays of each file in their order, and the index."""
+    """The arrays of each file in order, and the index."""
 
     files: Mapping[str, list[list]]
-    """Name of a file -> for each array its path joined by ".", shape, dtype and extension type."""
+    """File name -> path joined by ".", shape, dtype and extension type of each array."""
     index: str | None = None
     """The text of the index, if there are several files."""
 
@@ -72,7 +72,7 @@ class FlaxLayout(Layout):
         )
 
     def write_tensors(self, folder: Path, read: Callable[[str], np.ndarray]) -> None:
-        """Writes files of this layout; `read` returns a PyTorch tensor by its name."""
+        """Writes files in this layout; `read` returns a PyTorch tensor by name."""
         names: dict[str, list[str]] = {}
         for tensor, view in self.views.items():
             names.setdefault(view.source, []).append(tensor)

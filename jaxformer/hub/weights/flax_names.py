@@ -1,8 +1,8 @@
-"""The names and layouts of Flax's arrays, in terms of PyTorch's tensors.
+"""The names and layouts of Flax's arrays in terms of PyTorch's tensors.
 
-The path of an array in a Flax checkpoint, joined by ".", is the name of PyTorch's tensor except
-for the end: a `kernel`, a norm's `scale` and a table's `embedding` become `weight`. Flax's kernels
-have their inputs before their outputs, and PyTorch's the other way round.
+The path of an array in a Flax checkpoint, joined by ".", is the name of PyTorch's tensor except for
+its last part: a `kernel`, a norm's `scale` and a table's `embedding` become `weight`. Flax's
+kernels have inputs before outputs; in PyTorch the order is reversed.
 """
 
 import re
@@ -19,29 +19,29 @@ from jaxformer.nn.config import MOST_LAYERS
 
 _LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight"}
 _AXES = {2: (1, 0), 3: (2, 1, 0), 4: (3, 2, 0, 1)}
-"""Number of axes of a kernel -> their order in PyTorch."""
+"""Number of axes of a kernel -> the order of these axes in PyTorch."""
 _SCANNED = re.compile(r"(Scan|Flax)[A-Z]\w*")
-"""The key of layers that are stacked along a leading axis, instead of their numbers."""
+"""The key that replaces layer numbers if layers are stacked along a leading axis."""
 _TABLE = "embedding"
 _WEIGHT_NORM = {
     "parametrizations.weight.original0": "weight_g",
     "parametrizations.weight.original1": "weight_v",
 }
-"""The tensors of a kernel with a weight norm -> their names in Flax."""
+"""Tensors of a kernel with weight norm -> their names in Flax."""
 
 
 class View(NamedTuple):
-    """One of PyTorch's tensors, as a view of an array of a Flax checkpoint."""
+    """A PyTorch tensor as a view of an array in a Flax checkpoint."""
 
     source: str
     """The path of the array, joined by "."."""
     row: tuple[int, ...]
-    """Its layer in an array of stacked layers; or ()."""
+    """The layer in an array of stacked layers, or ()."""
     axes: tuple[int, ...]
-    """The order of its axes; (): unchanged."""
+    """The order of the axes; () if unchanged."""
 
     def described(self, array: Tensor) -> Tensor:
-        """Returns the shape and dtype of the tensor, from those of the array."""
+        """Returns the shape and dtype of the tensor from those of the array."""
         kept = array.shape[len(self.row) :]
         return array._replace(shape=tuple(kept[axis] for axis in self.axes) or kept)
 
@@ -50,12 +50,12 @@ class View(NamedTuple):
         return array[self.row].transpose(self.axes) if self.axes else array[self.row]
 
     def write(self, tensor: np.ndarray) -> np.ndarray:
-        """Returns the array, or the row of it, that stores a tensor."""
+        """Returns the array, or its row, that stores a tensor."""
         return tensor.transpose(np.argsort(self.axes)) if self.axes else tensor
 
 
 def views_of(name: str, shape: Shape) -> dict[str, View]:
-    """Returns PyTorch's tensors in an array with this path: one, or one for each of its layers."""
+    """Returns PyTorch's tensors in an array with this path: one, or one for each layer."""
     *modules, last = name.split(".")
     stacked = [number for number, key in enumerate(modules) if _SCANNED.fullmatch(key)]
     if any(size > MOST_LAYERS for size in shape[: len(stacked)]):
@@ -71,7 +71,7 @@ def views_of(name: str, shape: Shape) -> dict[str, View]:
 
 
 def view_for(placement: Placement, norm: str) -> View:
-    """Returns where a Flax checkpoint stores one of PyTorch's tensors.
+    """Returns the view of a PyTorch tensor in a Flax checkpoint.
 
     `norm` is the name of a norm's scale: "scale" or "weight".
     """
@@ -87,12 +87,12 @@ def view_for(placement: Placement, norm: str) -> View:
 
 
 class FlaxTensors:
-    """The arrays of a Flax checkpoint as `Tensors` of PyTorch; `views` are those of the arrays."""
+    """The arrays of a Flax checkpoint as PyTorch `Tensors`, which are `views` of the arrays."""
 
     def __init__(
         self, source: Tensors, fixed: Mapping[str, np.ndarray], unused: Sequence[str] = ()
     ):
-        """Names the tensors of `source`, and those of `fixed`, which Flax computes itself."""
+        """Names the tensors of `source`, and adds `fixed`, which Flax computes itself."""
         self.source = source
         self.folder = source.folder
         self.views = {}
@@ -109,7 +109,7 @@ class FlaxTensors:
                 self.tensors[name] = view.described(tensor)
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor, as a view of its file if it is stored there."""
+        """Returns a tensor, as a view of its file if it is stored."""
         if name not in self.views:
             return self._fixed[name]
         return self.views[name].read(self.source.read(self.views[name].source))

@@ -1,4 +1,4 @@
-"""Builds the tree of arrays of a Flax class of transformers 4 from our parameters."""
+"""Builds the parameter tree of a Flax class in transformers 4 from our parameters."""
 
 import json
 import logging
@@ -40,15 +40,15 @@ class FlaxArray(NamedTuple):
     """An array of the tree."""
 
     path: tuple[str, ...]
-    """The keys of the tree that lead to it."""
+    """The path of keys in the tree."""
     shape: Shape
     view: View | None
-    """How it stores PyTorch's tensor; None: it is unused and has zeros."""
+    """The view of PyTorch's tensor; None for an unused array of zeros."""
     placement: Placement | None
     """The parameters in that tensor; None if unused."""
 
     def read(self, parameters: Parameters, dtype: Any) -> np.ndarray:
-        """Returns the array, as a view of a parameter if possible, or zeros of this dtype."""
+        """Returns the array, as a view of a parameter if possible, or zeros of `dtype`."""
         if self.placement is None:
             return np.zeros(self.shape, dtype)
         return self.view.write(tensor_of(parameters, self.placement))
@@ -68,7 +68,7 @@ def flax_class(checkpoint: HFCheckpoint) -> str:
 
 
 def optional_tensors(checkpoint: HFCheckpoint) -> list[str]:
-    """Returns the tensors of a Flax checkpoint that a model may ignore, by PyTorch's names."""
+    """Returns the optional tensors of a Flax checkpoint, by PyTorch's names."""
     flax = checkpoint.model_format.flax
     unused = flax.unused(checkpoint.hf_config, checkpoint.architecture.name)
     named = [name for path, shape in unused.items() for name in views_of(path, shape)]
@@ -87,7 +87,7 @@ def flax_placements(checkpoint: HFCheckpoint, placements: list[Placement]) -> li
 def check_fixed(
     checkpoint: HFCheckpoint, parameters: Parameters, placements: list[Placement]
 ) -> None:
-    """Refuses a model whose tables differ from the ones that its Flax class computes."""
+    """Refuses a model whose tables differ from those computed by its Flax class."""
     fixed = _computed_tables(checkpoint)
     for placement in placements:
         if (table := fixed.get(placement.tensor)) is None:
@@ -102,7 +102,7 @@ def check_fixed(
 
 
 def _computed_tables(checkpoint: HFCheckpoint) -> dict[str, np.ndarray]:
-    """The tables that Flax computes, by every spelling of their names."""
+    """Returns the tables that Flax computes, under every spelling of their names."""
     return {
         spelling: table
         for name, table in checkpoint.model_format.flax.fixed(checkpoint.hf_config).items()
@@ -111,7 +111,7 @@ def _computed_tables(checkpoint: HFCheckpoint) -> dict[str, np.ndarray]:
 
 
 def flax_arrays(checkpoint: HFCheckpoint, placements: list[Placement]) -> list[FlaxArray]:
-    """Returns the arrays of a model's tree, in Flax's order, from the tensors of PyTorch's file."""
+    """Returns the arrays of a model's tree, in Flax's order."""
     flax_class(checkpoint)
     flax = checkpoint.model_format.flax
     bare = "" if checkpoint.prefix else flax.bare_prefix
@@ -136,7 +136,7 @@ def flax_arrays(checkpoint: HFCheckpoint, placements: list[Placement]) -> list[F
 
 
 class FlaxTree:
-    """The tree of arrays that a model's Flax class has as its `params`, in Flax's order."""
+    """The tree `params` of a model's Flax class, in Flax's order."""
 
     def __init__(
         self, checkpoint: HFCheckpoint, placements: list[Placement], shapes: Mapping[str, Any]
@@ -153,19 +153,19 @@ class FlaxTree:
         ]
 
     def of(self, parameters: Parameters) -> dict[str, Any]:
-        """Returns the tree of some parameters, as nested dictionaries; also under `jax.jit`."""
+        """Returns the tree of some parameters as nested dictionaries; works under `jax.jit`."""
         dtype = next(iter(parameters.values())).dtype
         return unflatten_dict({x.path: jnp.asarray(x.read(parameters, dtype)) for x in self.arrays})
 
     def read(
         self, files: Tensors, model_format: ModelFormat, ignore_mismatched_sizes: bool = False
     ) -> dict[str, Any]:
-        """Returns the arrays that some files have, in their dtypes, as nested dictionaries.
+        """Reads the arrays in files, in their dtypes, as nested dictionaries.
 
-        Arrays that the files lack are left out with a warning, and so are those of other shapes.
+        Missing arrays, and arrays of wrong shapes, are left out with a warning.
 
         Raises:
-            DataError: An array has another shape, unless `ignore_mismatched_sizes`.
+            DataError: An array has a wrong shape, unless `ignore_mismatched_sizes`.
         """
         stored = [array for array in self.arrays if array.placement is not None]
         known = KnownNames(files.tensors, model_format)
@@ -198,11 +198,11 @@ class FlaxTree:
 
     @cached_property
     def shapes(self) -> dict[str, Any]:
-        """The tree, as shapes and dtypes."""
+        """The tree as shapes and dtypes."""
         return jax.eval_shape(self.of, self._shapes)
 
     def checked(self, params: Any) -> dict[str, Any]:
-        """Returns a tree as nested dictionaries; ArgumentError if it is that of another model."""
+        """Returns a tree as nested dictionaries; raises ArgumentError unless it fits the model."""
         if not isinstance(params, Mapping):
             raise ArgumentError(f"params is a {type(params).__name__}: must be nested dictionaries")
         tree = unfreeze(params)
@@ -218,14 +218,14 @@ class FlaxTree:
         return tree
 
     def completed(self, params: Mapping[str, Any], fresh: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the tree with the arrays of `params` where it has them, and else of `fresh`."""
+        """Returns the tree with the arrays of `params`, and those of `fresh` where missing."""
         found = flatten_dict(fresh) | flatten_dict(unfreeze(params))
         return unflatten_dict({path: found[path] for path in flatten_dict(fresh)})
 
     def parameters(self, tree: Mapping[str, Any]) -> Parameters:
-        """Returns the parameters in a tree, as a differentiable function of its arrays.
+        """Returns the parameters in a tree; differentiable with respect to its arrays.
 
-        A parameter that the tree has twice (a tied head) is read from the first array.
+        A parameter that occurs twice (a tied head) is read from the first array.
         """
         flat = flatten_dict(tree)
         parts: dict[str, dict[tuple[int, ...], jax.Array]] = {}
@@ -251,9 +251,9 @@ class FlaxTree:
 
 
 def cast_tree(params: Mapping[str, Any], dtype: Any, mask: Any = None) -> Mapping[str, Any]:
-    """Returns a tree cast to a floating-point dtype, where `mask`, a tree of bool, is true.
+    """Casts a tree to a floating-point dtype where `mask`, a tree of bool, is true.
 
-    Integers stay as they are. The tree may be frozen, and the mask too.
+    Integers are unchanged. The tree and the mask may be frozen.
     """
     chosen = {} if mask is None else flatten_dict(unfreeze(mask))
     flat = flatten_dict(unfreeze(params))
@@ -265,7 +265,7 @@ def cast_tree(params: Mapping[str, Any], dtype: Any, mask: Any = None) -> Mappin
 
 
 def byte_count(size: int | str) -> int:
-    """Returns a size in bytes, from a number or a text such as "200MB" or "1GiB"."""
+    """Parses a size in bytes: a number, or a string such as "200MB" or "1GiB"."""
     if isinstance(size, int):
         return size
     found = _SIZE.fullmatch(size.strip())
@@ -282,9 +282,9 @@ def write_flax_folder(
     generation: Mapping[str, Any] | None,
     max_bytes: int,
 ) -> None:
-    """Writes a tree of parameters as a checkpoint, which may replace an older one in the folder.
+    """Writes a parameter tree as a checkpoint, replacing an older one in the folder.
 
-    `values` are those of config.json; what JSON lacks is written as text.
+    `values` are those of config.json; values that JSON does not support are written as strings.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for old in (*folder.glob(SINGLE.replace(".", "-*-of-*.")), folder / SINGLE, folder / INDEX):
@@ -305,8 +305,8 @@ def write_flax(
 ) -> None:
     """Writes flax_model.msgpack, or several files and their index, as transformers 4 did.
 
-    Each array comes with a function that reads it. A file is larger than `max_bytes` only if it has
-    a single array.
+    Each array is given with a function that reads it. Only a file with a single array may be larger
+    than `max_bytes`.
     """
     named = {"/".join(leaf.path): (leaf, read) for leaf, read in leaves}
     sizes = {name: num_bytes(leaf.tensor) for name, (leaf, _) in named.items()}

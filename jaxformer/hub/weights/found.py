@@ -1,4 +1,4 @@
-"""Finds the weight files of a folder, and files in other formats that cannot be read."""
+"""Finds the weight files of a folder, and files in unsupported formats."""
 
 import re
 from collections.abc import Collection
@@ -17,7 +17,7 @@ _CONVERT = ".save_pretrained(FOLDER), and name that FOLDER"
 
 
 class WeightNames(NamedTuple):
-    """The names of weight files: a single file, or several and their index."""
+    """The names of weight files: a single file, or several with an index."""
 
     single: str = SINGLE
     index: str = INDEX
@@ -25,7 +25,7 @@ class WeightNames(NamedTuple):
     """The `variant` of `save_pretrained` in the names, such as "fp16"."""
 
     def plain(self, name: str) -> str:
-        """Returns a file name, or a text with such names, without the variant."""
+        """Removes the variant from a file name, or from a text with such names."""
         if self.variant is None:
             return name
         dotted = re.escape(f".{self.variant}")
@@ -33,9 +33,9 @@ class WeightNames(NamedTuple):
 
 
 def weight_names(names: Collection[str]) -> WeightNames:
-    """Returns the names of the safetensors files in a folder with these files.
+    """Returns the names of the safetensors files among the files of a folder.
 
-    Files without a variant come first, then float32's.
+    Files without a variant take precedence, then the variant for float32.
     """
     if SINGLE in names or INDEX in names:
         return WeightNames()
@@ -57,7 +57,7 @@ def weight_names_in(folder: Path) -> WeightNames:
 
 
 def unreadable_weights(names: Collection[str], load: str) -> str | None:
-    """Describes weights in a format that cannot be read, and the remedy; None if there are none."""
+    """Describes weights in an unsupported format and the remedy, or returns None."""
     if any(PurePosixPath(name).parts[0] == OLD_FOLDER for name in names):
         return (
             f"an old folder of sentence-transformers: its model is in {OLD_FOLDER}; name that "

@@ -1,6 +1,6 @@
-"""Layouts: how one tensor of a file stores one or several of our parameters.
+"""Layouts: how a tensor of a file stores one or several of our parameters.
 
-They rearrange NumPy arrays, and JAX arrays too, under transformations.
+They rearrange NumPy arrays, or JAX arrays under transformations.
 """
 
 import abc
@@ -21,7 +21,7 @@ class Slot(NamedTuple):
 
     shape: Shape
     inputs: int
-    """The number of leading axes that are a kernel's inputs; 0 if it is not a kernel."""
+    """The number of leading axes that are a kernel's inputs; 0 for other parameters."""
 
     @property
     def matrix(self) -> Shape:
@@ -30,7 +30,7 @@ class Slot(NamedTuple):
 
 
 class Layout(abc.ABC):
-    """How one tensor stores parameters; subclasses are frozen dataclasses."""
+    """How a tensor stores parameters; subclasses are frozen dataclasses."""
 
     @abc.abstractmethod
     def shape(self, slots: Sequence[Slot]) -> Shape:
@@ -47,7 +47,7 @@ class Layout(abc.ABC):
 
 @dataclass(frozen=True)
 class Constant(Layout):
-    """A tensor without parameters: a table that is computed when needed."""
+    """A tensor without parameters: a table that is computed on demand."""
 
     sizes: Shape
     compute: Callable[[], np.ndarray]
@@ -129,7 +129,7 @@ class InOut(Single):
 
 @dataclass(frozen=True)
 class Convolution(Single):
-    """`[outputs, inputs, *places]`: the kernel of a convolution; in ours, places come first."""
+    """`[outputs, inputs, *window]`: a convolution's kernel; in ours, the window comes first."""
 
     def shape_of(self, slot):
         *places, inputs, outputs = slot.shape
@@ -210,7 +210,7 @@ class Concatenated(Layout):
 
 @dataclass(frozen=True)
 class Alternating(Layout):
-    """Several parameters of one shape, whose last axes alternate (gpt-oss)."""
+    """Several parameters of one shape, interleaved along the last axis (gpt-oss)."""
 
     def shape(self, slots):
         *leading, last = slots[0].shape
@@ -226,7 +226,7 @@ class Alternating(Layout):
 
 @dataclass(frozen=True)
 class PerHead(Layout):
-    """`[(N, H + H'), inputs]`: for each head its part of several kernels (DeepSeek)."""
+    """`[(N, H + H'), inputs]`: several kernels, head by head (DeepSeek)."""
 
     def shape(self, slots):
         return sum(slot.matrix[1] for slot in slots), slots[0].matrix[0]
@@ -247,7 +247,7 @@ class PerHead(Layout):
 
 @dataclass(frozen=True)
 class PerKeyHead(Layout):
-    """`[(K, G + 2, H), inputs]`: for each key head, its G queries, its key and its value.
+    """`[(K, G + 2, H), inputs]`: for each key head, its G queries, key and value.
 
     GPT-NeoX and BLOOM have G = 1, and Falcon's multi-query attention has K = 1.
     """
@@ -297,5 +297,5 @@ def _projection_layout(slots: Sequence[Slot]) -> Single:
 
 
 def default_layout(leaf: str) -> Single:
-    """Returns the layout of a parameter with this last name, unless the weight map has another."""
+    """Returns the default layout of a parameter by its last name."""
     return {"kernel": OutIn(), "bias": Flat(), "scale": Flat()}.get(leaf, Same())

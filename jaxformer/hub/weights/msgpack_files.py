@@ -18,24 +18,24 @@ from jaxformer.io.model_files import file_in
 SINGLE = "flax_model.msgpack"
 INDEX = "flax_model.msgpack.index.json"
 CHUNK = 2**30
-"""The bytes of the largest array that Flax writes in one piece."""
+"""The size in bytes of the largest array that Flax writes in one piece."""
 
 
 def has_msgpack(folder: Path) -> bool:
-    """Returns whether a folder has a Flax checkpoint, in one file or in several."""
+    """Returns whether a folder contains a Flax checkpoint, in one or several files."""
     return any(file_in(folder, name) is not None for name in (SINGLE, INDEX))
 
 
 class MsgpackFiles:
-    """The arrays of a folder, each memory-mapped when it is read: `Tensors` by their paths.
+    """The `Tensors` of a folder by path, each memory-mapped when it is read.
 
-    Paths are joined by "."; `files` are the names of the files -> the arrays in each, in order.
+    Paths are joined by "."; `files` maps file names to their arrays, in order.
     """
 
     unused = computed = ()
 
     def __init__(self, folder: str | os.PathLike):
-        """Finds all arrays, and reads none."""
+        """Locates all arrays without reading them."""
         self.folder = Path(folder)
         self.files: dict[str, list[Leaf]] = {}
         self.tensors: dict[str, Tensor] = {}
@@ -56,7 +56,7 @@ class MsgpackFiles:
                     )
 
     def read(self, name: str) -> np.ndarray:
-        """Returns an array: a view of the file, or a copy if it is in several pieces."""
+        """Returns an array, as a view of the file or a copy if it is in several pieces."""
         path, leaf = self._locations[name]
         shape, dtype = leaf.tensor
         parts = [
@@ -75,7 +75,7 @@ class MsgpackFiles:
 def write_tree(
     path: Path, described: Sequence[Leaf], arrays: Iterable[np.ndarray], chunk: int = CHUNK
 ) -> None:
-    """Writes a file of arrays in the order of `described`, with one at a time in memory."""
+    """Writes a file of arrays in the order of `described`, one at a time."""
     tree = unflatten_dict({leaf.path: leaf for leaf in described})
     with path.open("wb") as file:
         _write(file, tree, iter(arrays), chunk)
@@ -101,7 +101,7 @@ def _write_array(file: BinaryIO, described: Leaf, array: np.ndarray, chunk: int)
     if copied.nbytes <= chunk:
         file.write(msgpack_serialize(copied[()] if code == SCALAR else copied))
         return
-    # Piece by piece: `msgpack_serialize` would hold all of them at once.
+    # Piece by piece, since `msgpack_serialize` would keep all of them in memory.
     flat = copied.reshape(-1)
     step = max(1, chunk // dtype.itemsize)
     starts = range(0, flat.size, step)

@@ -1,7 +1,7 @@
-"""Trees of arrays in msgpack files, as Flax writes them: which arrays there are, and where.
+"""Locates the arrays of a tree in a msgpack file written by Flax.
 
-The reader goes from header to header and builds no objects; it never reads an array's bytes, which
-may then be mapped into memory one array at a time. msgpack's own reader would copy the whole file.
+The reader scans headers without building objects or reading the arrays' bytes, so arrays can be
+memory-mapped one at a time. The reader of msgpack would copy the whole file.
 """
 
 import math
@@ -16,15 +16,15 @@ from jaxformer.hub.weights.layouts import Shape
 from jaxformer.hub.weights.tensors import DTYPES, Tensor
 
 ARRAY, SCALAR = 1, 3
-"""Flax's extension types of arrays and of NumPy's scalars."""
+"""Flax's extension types for arrays and NumPy scalars."""
 CHUNKED = "__msgpack_chunked_array__"
-"""The key that marks a dictionary as an array in pieces."""
+"""The key that marks a dictionary as an array in several pieces."""
 _DEEPEST = 32
 _MOST_ENTRIES = 10**6
 _LONGEST_NAME = 2**12
 _LARGEST_DIM = 2**40
 NAMED_DTYPES = {dtype.name: dtype for dtype in DTYPES.values()}
-"""The dtypes of arrays by the names that files have."""
+"""The dtypes of arrays by their names in files."""
 _MAP = "a dictionary"
 _LIST = "a list"
 _TEXT = "a text"
@@ -33,7 +33,7 @@ _OBJECT = "an object"
 _SIZE = "a size"
 _NUMBER = "a number"
 _TRUE = "true"
-# The kind of a value by its first byte, and the bytes of its size, or else the size itself:
+# First byte of a value -> its kind, and the number of bytes of its size, or the size itself:
 # https://github.com/msgpack/msgpack/blob/master/spec.md
 _RANGES = {
     range(0x80): (_SIZE, 0x7F),
@@ -68,20 +68,20 @@ class Piece(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """One array of a tree."""
+    """An array of a tree."""
 
     path: tuple[str, ...]
-    """The keys that lead to it."""
+    """The path of keys in the tree."""
     tensor: Tensor
-    """Its shape, and its dtype in the file."""
+    """The shape, and the dtype in the file."""
     code: int = ARRAY
     """The extension type."""
     pieces: tuple[Piece, ...] = ()
-    """Its values in a file, in C order; several pieces if it is larger than 1 GiB."""
+    """The values in a file, in C order; in several pieces if larger than 1 GiB."""
 
 
 def leaves_of(path: Path) -> list[Leaf]:
-    """Returns the arrays of a file, in its order."""
+    """Returns the arrays of a file in order."""
     with path.open("rb") as file:
         if not file.seek(0, 2):
             raise DataError(f"{path}: is empty: fetch it again")
@@ -90,7 +90,7 @@ def leaves_of(path: Path) -> list[Leaf]:
 
 
 class _Scanner:
-    """Goes through a file, from one header to the next."""
+    """Scans a file from header to header."""
 
     def __init__(self, path: Path, data: mmap.mmap):
         self._path, self._data = path, data
@@ -192,7 +192,7 @@ class _Scanner:
         return NAMED_DTYPES[name]
 
     def _chunked(self, path: tuple[str, ...]) -> Leaf:
-        """Reads the rest of a dictionary of pieces."""
+        """Reads the rest of an array in several pieces."""
         self._needed(_TRUE, f"where there must be {CHUNKED}: true")
         shape: Shape = ()
         found = []
@@ -220,7 +220,7 @@ class _Scanner:
         return self._needed(_SIZE, "for a size")
 
     def _needed(self, wanted: str, where: str) -> int:
-        """Reads a header of the wanted kind and returns its size."""
+        """Reads a header of the required kind, and returns its size."""
         kind, size = self._header()
         if kind != wanted:
             raise self._problem(f"has {_describe_kind(kind)} {where}")

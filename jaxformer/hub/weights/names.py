@@ -1,4 +1,4 @@
-"""The names that a tensor may have in files."""
+"""The possible names of a tensor in files."""
 
 import re
 from collections.abc import Collection, Iterable
@@ -7,7 +7,7 @@ from jaxformer.hub.model_format import ModelFormat
 
 
 def current_name(name: str, model_format: ModelFormat) -> str:
-    """Returns the current name of a tensor, which may have an old name in a file."""
+    """Returns the current name of a tensor with a possibly outdated name."""
     for old, new in model_format.aliases.items():
         name = re.sub(old, new, name)
     return name
@@ -22,27 +22,27 @@ def spellings(name: str, prefix: str) -> tuple[str, ...]:
 
 
 class KnownNames:
-    """Finds the tensors of some files by any name that they may have."""
+    """Finds tensors in files by any of their possible names."""
 
     def __init__(self, names: Iterable[str], model_format: ModelFormat):
-        """Takes the names in the files, and the format that they belong to."""
+        """Takes the names in the files, and the format."""
         current = {name: current_name(name, model_format) for name in names}
-        # If the files have a tensor under two names, the current name is used.
+        # If a tensor has two names in the files, the current one is used.
         older_first = sorted(current, key=lambda name: current[name] == name)
         self.current = {current[name]: name for name in older_first}
         """Current name of a tensor -> its name in the files."""
         self._format = model_format
 
     def find(self, tensor: str) -> str | None:
-        """Returns the name in the files of a tensor of the weight map; None if they lack it."""
-        # A body and its head may have tensors of the same name, so the exact spelling comes first.
+        """Returns the name in the files of a tensor of the weight map, or None."""
+        # A body and its head may have tensors of the same name, so try the exact spelling first.
         spelled = spellings(tensor, self._format.prefix)
         return next((self.current[name] for name in spelled if name in self.current), None)
 
     def find_all(self, tensors: Collection[str]) -> dict[str, str]:
-        """Returns the names in the files of those tensors of the weight map that exist.
+        """Returns the names in the files of the existing ones among tensors of the weight map.
 
-        If the files have only a tensor that is tied to one of them, that one is used.
+        If the files contain only a tensor that is tied to one of them, its name is returned.
         """
         prefix = self._format.prefix
         found = {tensor: self.find(tensor) for tensor in tensors}

@@ -1,4 +1,4 @@
-"""Opens the weights of a folder, and their layout, in the first format that is present."""
+"""Opens the weights of a folder and their layout, in the first format that exists."""
 
 from pathlib import Path
 
@@ -20,9 +20,10 @@ from jaxformer.io.notices import warn_once
 
 
 def open_tensors(folder: Path, checkpoint: HFCheckpoint) -> Tensors:
-    """Returns the tensors of a folder under PyTorch's names; safetensors come before Flax's files.
+    """Opens the tensors of a folder under PyTorch's names; safetensors take precedence over
+    msgpack.
 
-    Warns if Flax's class computed something different from PyTorch's.
+    Warns if the Flax class computed different outputs than PyTorch's.
     """
     source: TensorFiles | MsgpackFiles
     if not _has_safetensors(folder) and has_msgpack(folder):
@@ -52,7 +53,7 @@ def open_tensors(folder: Path, checkpoint: HFCheckpoint) -> Tensors:
 def layout_of(folder: Path) -> Layout | None:
     """Returns the layout of the weights in a folder.
 
-    It is None for safetensors files that Flax wrote, and for those in MXFP4, which is not written.
+    The layout is None for safetensors files written by Flax, and for MXFP4, which is never written.
     """
     if not _has_safetensors(folder) and has_msgpack(folder):
         return FlaxLayout.of_files(MsgpackFiles(folder))
@@ -63,7 +64,7 @@ def layout_of(folder: Path) -> Layout | None:
 
 
 def read_layout(file: Path) -> Layout:
-    """Returns the layout that its `write` method wrote to a JSON file."""
+    """Reads a layout from a JSON file written by its `write` method."""
     kind = FlaxLayout if "files" in read_json(file) else FileLayout
     return kind.read(file)
 

@@ -1,4 +1,4 @@
-"""Heads and poolers that the files of other classes lack."""
+"""Heads and poolers, which files of other classes may lack."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -18,7 +18,7 @@ def part_of(parameter: str) -> str | None:
 
 
 def tensor_parts(placements: Iterable[Placement]) -> set[str]:
-    """Returns the heads and poolers whose parameters are in these tensors."""
+    """Returns the heads and poolers with parameters in these tensors."""
     places = (place for placement in placements for place in placement.places)
     return {part_of(place.parameter) for place in places} - {None}
 
@@ -26,7 +26,7 @@ def tensor_parts(placements: Iterable[Placement]) -> set[str]:
 def parts_without(
     placements: Iterable[Placement], is_there: Callable[[Placement], bool]
 ) -> tuple[str, ...]:
-    """Returns the heads and poolers with no tensor for which `is_there` is true."""
+    """Returns the heads and poolers without any tensor for which `is_there` is true."""
     found: dict[str, bool] = {}
     for placement in placements:
         for name in tensor_parts([placement]):
@@ -47,11 +47,11 @@ def tensors_in(placements: Iterable[Placement], parts: Iterable[str]) -> list[Pl
 def absent_parts(
     model_format: ModelFormat, config: Any, abstract_model: AbstractModel
 ) -> list[str]:
-    """Returns patterns of the tensors that other classes have but this model lacks.
+    """Returns patterns of tensors that other classes have but this model lacks.
 
-    Files may contain them: a pre-trained BERT has both pre-training heads, whatever class its
-    config.json names, and T5 has a decoder, even if the class is the encoder only. There are two
-    patterns for each: "cls.seq_relationship" and "cls.seq_relationship.*".
+    Files may contain them: a pre-trained BERT has both pre-training heads for any class in
+    config.json, and T5 has a decoder even if the class is only the encoder. There are two patterns
+    for each: "cls.seq_relationship" and "cls.seq_relationship.*".
     """
     own = {("heads", head.name) for head in config.heads}
     own |= {(path.split(".")[0],) for path in abstract_model.shapes}

@@ -34,9 +34,9 @@ DTYPES = {
 """Name of a dtype in safetensors files -> the dtype."""
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _MAX_TENSORS = 2**16
-"""More than any published model has, even with one tensor for each expert."""
+"""More than in any published model, even with one tensor per expert."""
 _MAX_HEADER_BYTES = 2**26
-# Of tensors in MXFP4.
+# Suffixes of tensors in MXFP4.
 _POSITIVE = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _VALUES = np.array([*_POSITIVE, *(-x for x in _POSITIVE)], np.float32)
 _BLOCKS, _SCALES = "_blocks", "_scales"
@@ -51,13 +51,13 @@ class Tensor(NamedTuple):
 
 
 class Tensors(Protocol):
-    """The tensors of a folder; by default under the names and in the layouts of PyTorch.
+    """The tensors of a folder, by default with PyTorch's names and layouts.
 
     Attributes:
         folder: The folder.
         tensors: Name -> shape and dtype.
-        unused: Names and patterns of tensors that a model may ignore.
-        computed: Names of tensors that are computed because the files do not have them.
+        unused: Names and patterns of optional tensors.
+        computed: Names of tensors that are computed because the files lack them.
     """
 
     folder: Path
@@ -84,14 +84,14 @@ def same(files: Tensors, first: str, second: str) -> bool:
 
 
 class _Location(NamedTuple):
-    """The file of a tensor, and the byte where it starts."""
+    """The file of a tensor and its offset in bytes."""
 
     path: Path
     start: int
 
 
 class TensorFiles:
-    """The tensors of a folder, each memory-mapped when it is read; see `Tensors`.
+    """The `Tensors` of a folder, each memory-mapped when it is read.
 
     `formats` are the values of "format" in the metadata of the files: "pt", "flax", ...
     """
@@ -99,7 +99,7 @@ class TensorFiles:
     unused = computed = ()
 
     def __init__(self, folder: str | os.PathLike, single: str = SINGLE, index: str | None = INDEX):
-        """Opens the file named `single`, or those in `index`; None: only `single` is looked for."""
+        """Opens the file `single`, or the files in `index` unless it is None."""
         self.folder = Path(folder)
         self._locations: dict[str, _Location] = {}
         self.tensors: dict[str, Tensor] = {}
@@ -123,7 +123,7 @@ class TensorFiles:
         return other
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor as a view of the file, whose pages are freed with the view."""
+        """Returns a tensor as a view of the file; its pages are freed with the view."""
         (shape, dtype), (path, start) = self.tensors[name], self._locations[name]
         if 0 in shape:
             return np.empty(shape, dtype)
@@ -132,7 +132,7 @@ class TensorFiles:
     def _open(self, path: Path) -> None:
         _check_header(path)
         try:
-            # Checks that the file is complete: names, shapes, dtypes and offsets fit together.
+            # Checks that the file is complete: names, shapes, dtypes and offsets are consistent.
             with safetensors.safe_open(path, "np"):
                 pass
             text = header_bytes(path)
@@ -156,8 +156,7 @@ class TensorFiles:
 
 
 class Mxfp4Tensors:
-    """The `Tensors` of a folder, those in MXFP4 under one name and as bfloat16, which is exact.
-
+    """The `Tensors` of a folder, with MXFP4 weights converted to bfloat16, which is exact.
     `NAME_blocks` uint8 `[E, F, D / 32, 16]` and `NAME_scales` uint8 `[E, F, D / 32]` are `NAME`
     `[E, D, F]`: the lower four bits of a byte come first, and a scale is an exponent of two.
 
@@ -166,7 +165,7 @@ class Mxfp4Tensors:
     """
 
     def __init__(self, files: Tensors):
-        """Finds the tensors in MXFP4 among those of `files`."""
+        """Finds the MXFP4 tensors in `files`."""
         self._files = files
         self.folder, self.unused, self.computed = files.folder, files.unused, files.computed
         self.tensors = dict(files.tensors)
@@ -187,13 +186,13 @@ class Mxfp4Tensors:
             self._packed.add(name)
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor: a new array if it is in MXFP4, a view of the file if possible."""
+        """Returns a tensor: a new array for MXFP4, otherwise a view of the file if possible."""
         if name not in self._packed:
             return self._files.read(name)
         blocks, scales = (self._files.read(name + end) for end in (_BLOCKS, _SCALES))
         experts, inputs, outputs = self.tensors[name].shape
         found = np.empty((experts, inputs, outputs), jnp.bfloat16)
-        # One expert at a time: float32 of all of them would be twice the memory.
+        # One expert at a time: float32 for all experts would take twice the memory.
         for expert, (own, exponents) in enumerate(zip(blocks, scales, strict=True)):
             pairs = np.stack([_VALUES[own & 15], _VALUES[own >> 4]], axis=-1)
             groups = pairs.reshape(*exponents.shape, -1)
@@ -208,7 +207,7 @@ def write_tensors(
     tensors: Iterable[tuple[str, np.ndarray]],
     max_bytes: int,
 ) -> int:
-    """Writes tensors to one file, or to several with an index if they are too large."""
+    """Writes tensors to one file, or to several files with an index if they are too large."""
     sizes = {name: num_bytes(tensor) for name, tensor in described.items()}
     coming = iter(tensors)
     for path, names in shards_for(Path(folder), sizes, max_bytes).items():
@@ -219,19 +218,19 @@ def write_tensors(
 def shards_for(
     folder: Path, sizes: Mapping[str, int], max_bytes: int, single: str = SINGLE, index: str = INDEX
 ) -> dict[Path, list[str]]:
-    """Returns the files to write -> the names of the tensors in each; writes an index of several.
+    """Distributes tensors over files, and writes the index if there are several files.
 
-    `sizes` are those of the tensors in bytes, in their order. A file is larger than `max_bytes`
-    only if it has a single tensor.
+    `sizes` are the sizes of the tensors in bytes, in order. Only a file with a single tensor may be
+    larger than `max_bytes`.
     """
     shards: list[list[str]] = [[]]
-    held = 0
+    shard_bytes = 0
     for name, size in sizes.items():
-        if shards[-1] and held + size > max_bytes:
+        if shards[-1] and shard_bytes + size > max_bytes:
             shards.append([])
-            held = 0
+            shard_bytes = 0
         shards[-1].append(name)
-        held += size
+        shard_bytes += size
     if len(shards) == 1:
         return {folder / single: shards[0]}
     stem, ending = single.split(".")
@@ -271,10 +270,10 @@ def write_with_header(
     described: Mapping[str, Tensor],
     tensors: Iterator[tuple[str, np.ndarray]],
 ) -> None:
-    """Writes a safetensors file with this header; tensors come in the order of `described`."""
+    """Writes a safetensors file with a given header and tensors in the order of `described`."""
     with path.open("wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
-        # One buffer for all tensors: allocating memory costs as much as the copy.
+        # One buffer for all tensors: allocating memory takes as long as copying.
         buffer = np.empty(max(map(num_bytes, described.values()), default=0), np.uint8)
         for name, tensor in described.items():
             coming, array = next(tensors)
@@ -294,7 +293,7 @@ def header_bytes(path: Path) -> bytes:
 
 
 def _check_header(path: Path) -> None:
-    """Refuses a header that would take much time and memory, before it is parsed."""
+    """Refuses a header whose parsing would take too much time or memory."""
     with path.open("rb") as file:
         start = file.read(128)
         check_no_pointer(start, str(path))
@@ -307,7 +306,7 @@ def _check_header(path: Path) -> None:
                 f"{_MAX_HEADER_BYTES // 2**20} at most; fetch it again"
             )
         file.seek(8)
-        # Each tensor is a JSON object; names may be spelled with escapes, but braces are not.
+        # Each tensor is a JSON object. Names may contain escapes, but braces are never escaped.
         count = file.read(size).count(b"{") - 2
     if count > _MAX_TENSORS:
         raise DataError(_too_many_message(path, count, "its header has"))
@@ -332,7 +331,7 @@ def num_bytes(tensor: Tensor) -> int:
 def shards_of(
     folder: Path, single: str = SINGLE, index: str | None = INDEX
 ) -> dict[Path, list[str]]:
-    """Returns the weight files of a folder -> the tensors that the index says are in each."""
+    """Returns the weight files of a folder with their tensors according to the index."""
     if path := file_in(folder, single):
         return {path: []}
     if index is None:
@@ -345,7 +344,7 @@ def shards_of(
 
 def _shard(folder: Path, file: str, index: str) -> Path:
     if Path(file).name != file or file in ("", ".."):
-        raise DataError(f"{folder / index} names {file!r}, which lies outside of {folder}")
+        raise DataError(f"{folder / index} names {file!r}, which is outside of {folder}")
     if path := file_in(folder, file):
         return path
     raise DataError(f"{folder / file} does not exist, though {index} names it")

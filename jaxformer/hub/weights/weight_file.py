@@ -1,4 +1,4 @@
-"""Reads parameters from the tensors of a folder, and makes tensors from parameters."""
+"""Reads parameters from the tensors of a folder, and converts parameters to tensors."""
 
 import fnmatch
 import logging
@@ -32,7 +32,7 @@ Reader = Callable[[tuple[slice, ...]], np.ndarray]
 def named_placements(
     model_format: ModelFormat, config: Any, abstract_model: AbstractModel, prefix: str
 ) -> list[Placement]:
-    """Returns the tensors of a model's file, with `prefix` for the prefix of the body."""
+    """Returns the tensors of a model's file, with `prefix` as the prefix of the body."""
 
     def named(tensor: str) -> str:
         bare = tensor.removeprefix(model_format.prefix)
@@ -46,8 +46,8 @@ class WeightFile:
     """The tensors of a folder, and the parameters in them.
 
     Attributes:
-        names: The name of a tensor in the weight map -> its name in the file.
-        missing_parts: The heads and poolers with no tensor in the files, such as "heads.label".
+        names: Name of a tensor in the weight map -> its name in the file.
+        missing_parts: The heads and poolers without a tensor in the files, such as "heads.label".
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class WeightFile:
         self._overruled = [*overruled, *(p.tensor for p in self._found if self._is_overruled(p))]
 
     def _use_copied_biases(self, known: KnownNames, model_format: ModelFormat) -> list[str]:
-        """Reads the second of two biases that should be equal, and returns those not read."""
+        """Uses the second of two biases that should be equal, and returns the unused ones."""
         overruled = []
         for copy, original in model_format.copies.items():
             name = known.find(copy)
@@ -155,13 +155,13 @@ class WeightFile:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The parameters whose tensors, or some of them, are in the files."""
+        """The parameters that are at least partly in the files."""
         return tuple(self._rows)
 
     def other_parts(
         self, model_format: ModelFormat, placements: Sequence[Placement]
     ) -> "WeightFile | None":
-        """Returns the heads and poolers of another model that these files contain in full.
+        """Returns the heads and poolers of another model that are complete in these files.
 
         `placements` are the tensors of those parts; returns None if no part is complete.
         """
@@ -193,20 +193,20 @@ class WeightFile:
             )  # fmt: skip
 
     def tensor(self, name: str) -> np.ndarray:
-        """Returns a tensor that is used, by its name in the weight map, as a view."""
+        """Returns a used tensor as a view, by its name in the weight map."""
         return self._files.read(self.names[name])
 
     @property
     def described(self) -> dict[str, Tensor]:
-        """The shape and dtype of the tensors that are used, by their names in the weight map."""
+        """The shapes and dtypes of the used tensors, by their names in the weight map."""
         return {name: self._files.tensors[kept] for name, kept in self.names.items()}
 
     def read(self, parameter: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Returns a whole parameter, in the dtype of most of its tensors."""
+        """Returns a parameter in the dtype of most of its tensors."""
         return self.reader(parameter, shape)(tuple(slice(None) for _ in shape))
 
     def reader(self, parameter: str, shape: tuple[int, ...], dtype: Any = None) -> Reader:
-        """Returns a function that reads a slice of one parameter.
+        """Returns a function that reads a slice of a parameter.
 
         Values are cast to `dtype`; None: the dtype of most of its tensors.
         """
@@ -220,11 +220,11 @@ class WeightFile:
             part = aligned_empty(tuple(len(numbers) for numbers in kept), dtype)
 
             def copy(place: tuple[int, ...], row: tuple[int, ...]) -> None:
-                held = self._part(rows[row], parameter)[(*index[depth:], ...)]
+                source = self._part(rows[row], parameter)[(*index[depth:], ...)]
                 copied = part[(*place, ...)]
-                copy_into(copied, held)
+                copy_into(copied, source)
                 name = self.names[rows[row].tensor]
-                check_finite(f"{self._files.folder}: {name}", copied, held)
+                check_finite(f"{self._files.folder}: {name}", copied, source)
                 whole = kernel and copied.shape == shape[depth:]
                 if whole and name not in self._files.computed and only_zeros(copied):
                     self._zeros.add(name)
@@ -236,7 +236,7 @@ class WeightFile:
         return read
 
     def _dtype(self, placements: Iterable[Placement]) -> np.dtype:
-        """The dtype of most of these tensors."""
+        """Returns the most common dtype of these tensors."""
         dtypes = [self._files.tensors[self.names[each.tensor]].dtype for each in placements]
         # JAX converts float64 to float32.
         return jax.dtypes.canonicalize_dtype(max(dtypes, key=dtypes.count))
@@ -248,7 +248,7 @@ class WeightFile:
         return parts[[place.parameter for place in placement.places].index(parameter)]
 
     def _is_overruled(self, placement: Placement) -> bool:
-        """Whether the parameters are read from another tensor, which has other values."""
+        """Whether the parameters are read from another tensor with different values."""
         counts = [self._rows[name][row].tensor for name, row in placement.places]
         tensor = self._files.read(self.names[placement.tensor])
         return any(
@@ -258,7 +258,7 @@ class WeightFile:
         )
 
     def _is_constant(self, placement: Placement) -> bool:
-        """Whether a tensor without parameters is the expected table."""
+        """Whether a tensor without parameters equals the expected table."""
         table = self._files.read(self.names[placement.tensor])
         if table.shape != placement.shape or not jnp.issubdtype(table.dtype, jnp.floating):
             return True  # reported separately
@@ -289,7 +289,7 @@ class WeightFile:
 def load_parameters(
     file: WeightFile, abstract_model: AbstractModel, shardings: Shardings, dtype: Any = None
 ) -> Parameters:
-    """Returns the parameters, read one by one into their shardings; dtype None: as in the files."""
+    """Reads the parameters one by one into their shardings; a dtype of None keeps the files'."""
     shapes = {name: abstract_model.shapes[name].shape for name in shardings}
     parameters = {
         name: jax.make_array_from_callback(shape, shardings[name], file.reader(name, shape, dtype))
@@ -329,7 +329,7 @@ def tensor_of(parameters: Parameters, placement: Placement) -> np.ndarray:
 
 
 def _row(array: jax.Array, row: tuple[int, ...]) -> np.ndarray:
-    """Copies one row of an array, or all of it for (), to the host's memory; but not in a trace."""
+    """Copies a row of an array, or all of it for (), to host memory unless it is traced."""
     if isinstance(array, jax.core.Tracer):
         return array[row]
     devices = array.sharding.device_set

@@ -1,4 +1,4 @@
-"""Weight maps: which of our parameters each tensor of a file stores, for both directions."""
+"""Weight maps: the parameters in each tensor of a file, for reading and writing."""
 
 import fnmatch
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +19,11 @@ class Place(NamedTuple):
 
     parameter: str
     row: tuple[int, ...]
-    """The index along the leading axes of a parameter that is stored in many tensors: (layer,);
-    or ()."""
+    """The index along the leading axes of a parameter stored in many tensors: (layer,), or ()."""
 
 
 class Placement(NamedTuple):
-    """One tensor and the parameters in it."""
+    """A tensor and the parameters in it."""
 
     tensor: str
     places: tuple[Place, ...]
@@ -46,29 +45,29 @@ class Fused(NamedTuple):
     separator: str = "."
     """The separator before "weight" and "bias": "_" in PyTorch's `MultiheadAttention`."""
     leaves: Mapping[str, str] = _LEAVES
-    """Our last name of a parameter -> theirs."""
+    """Our last name of a parameter -> the name in the file."""
 
 
 @dataclass(frozen=True)
 class WeightMap:
     """The names and layouts of the tensors of a model.
 
-    A key of `names` is the path of a module, with "*" for the number in a group of layers. Its
-    value is the name in the file, with "{}" for the number of the layer, and another "{}" for a
-    number along the next axis (of a head, for example). The module's kernel, scale or table is the
-    tensor "<name>.weight", and its bias "<name>.bias". A key may also be the path of a parameter;
-    then its value is the name of the tensor. With a number instead of "*", a key names one block of
-    the groups, and "{}" is the number of the group (ALBERT).
+    A key of `names` is the path of a module, with "*" for the index in a group of layers. Its value
+    is the name in the file, with "{}" for the layer number, and another "{}" for the index along
+    the next axis (such as a head). The module's kernel, scale or table is the tensor
+    "<name>.weight", and its bias "<name>.bias". A key may also be the path of a parameter; then its
+    value is the name of the tensor. With a number instead of "*", a key names one block of the
+    groups, and "{}" is the number of the group (ALBERT).
     """
 
     names: Mapping[str, str]
     fused: Sequence[Fused] = ()
     layouts: Mapping[str, Single] = field(default_factory=dict)
-    """Pattern of parameters -> their layout, if it is not `default_layout`."""
+    """Pattern of parameters -> layout, if it differs from `default_layout`."""
     twins: Mapping[str, str] = field(default_factory=dict)
-    """Tensor with the same values as another -> the other, which is read."""
+    """Duplicate tensor -> the tensor that is read instead."""
     constants: Mapping[str, Constant] = field(default_factory=dict)
-    """Tensor that is computed, not learned -> its values."""
+    """Computed (not learned) tensor -> its values."""
 
     def within(self, part: str, renamed: Callable[[str], str]) -> "WeightMap":
         """Returns the map of this model as a part ("encoder") of another, with renamed tensors."""
@@ -110,14 +109,14 @@ class WeightMap:
         return list(placed.values())
 
     def _of(self, parameter: str, abstract_model: AbstractModel) -> list[Placement]:
-        """Returns the tensors with a parameter: one, or one for each of its layers."""
+        """Returns the tensors of a parameter: one, or one for each layer."""
         group = stack_path(parameter)
         numbered = group is not None and self._has(parameter)
         path = f"{group.stack}.*.{group.rest}" if group and not numbered else parameter
         parts, tensor, layout = self._find(path)
         if group:
             parts = [part.replace(".group.*.", f".group.{group.block}.") for part in parts]
-        # The tensors of a shared layer may have no number (ALBERT).
+        # The tensors of a shared layer may lack a number (ALBERT).
         depth = max(tensor.count("{}"), int(group is not None))
         slots = tuple(_slot(part, abstract_model, depth) for part in parts)
         first, step = 0, 1
@@ -135,11 +134,11 @@ class WeightMap:
         ]
 
     def _has(self, path: str) -> bool:
-        """Whether a parameter or its module has its own name."""
+        """Whether a parameter or its module has an entry."""
         return path in self.names or path.rpartition(".")[0] in self.names
 
     def _find(self, path: str) -> tuple[list[str], str, Layout]:
-        """Returns all parameters in the tensor of one parameter, its name, and its layout."""
+        """Returns all parameters in the tensor of a parameter, its name, and its layout."""
         module, _, leaf = path.rpartition(".")
         for fused in self.fused if path not in self.names else ():
             if module in fused.modules:
@@ -162,7 +161,7 @@ def block(ours: str, theirs: str, names: Mapping[str, str]) -> dict[str, str]:
 
 
 def attention(number: int, query: str, key: str, value: str, output: str) -> dict[str, str]:
-    """Returns the names of the attention projections of the sublayer with this number."""
+    """Returns the names of the attention projections of a sublayer, by its number."""
     names = {"query": query, "key": key, "value": value, "output": output}
     return {f"sublayers.{number}.attention.{own}": name for own, name in names.items()}
 

@@ -1,1 +1,1 @@
-"""Attention maps of a trained model, as figures and as an interactive page."""
+"""Attention maps of a trained model, as figures and an interactive page."""

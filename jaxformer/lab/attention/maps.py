@@ -22,10 +22,10 @@ _SELF, _CROSS = "self-attention", "cross-attention"
 
 @dataclass(frozen=True)
 class PatchGrid:
-    """The image that keys are patches of."""
+    """The image whose patches are keys."""
 
     pixels: np.ndarray
-    """float32 `[height, width, channels]` in [0, 1], as the model sees it."""
+    """float32 `[height, width, channels]` in [0, 1], after preprocessing."""
     rows: int
     columns: int
     prefix: int
@@ -40,25 +40,25 @@ class PatchGrid:
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """The weights of all heads of one kind of attention; rows are queries, columns keys."""
+    """The weights of all heads of a kind of attention; rows are queries, columns keys."""
 
     name: str
     """The kind: "self-attention", "encoder self-attention", "cross-attention", ..."""
     weights: np.ndarray
     """float32 `[layers, heads, T, S]`."""
     queries: list[str]
-    """The T tokens that attend."""
+    """The T query tokens."""
     keys: list[str]
-    """The S tokens that are attended to."""
+    """The S key tokens."""
     causal: bool
     layers: tuple[int, ...]
     """The number of each layer."""
     heads: tuple[int, ...]
     """The number of each head."""
     grid: PatchGrid | None = None
-    """The image, where keys are patches."""
+    """The image, if keys are patches."""
     times: tuple[bool, bool] = (False, False)
-    """Whether the queries are times rather than tokens, and whether the keys are."""
+    """Whether queries, and whether keys, are times instead of tokens."""
 
     def select(
         self, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None
@@ -155,7 +155,7 @@ def _written(pretrained: Pretrained, ids: np.ndarray, count: int) -> list[int]:
     new = int(np.count_nonzero(found["log_probs"][0]))  # 0 at padding
     sequence = found["sequences"][0]
     given = len(sequence) - found["log_probs"].shape[1]
-    return sequence[: max(given + new - 1, 1)].tolist()  # the last one is never an input
+    return sequence[: max(given + new - 1, 1)].tolist()  # the last token is never an input
 
 
 def _shifted(pretrained: Pretrained, ids: Sequence[int]) -> list[int]:

@@ -9,7 +9,7 @@ from jaxformer.lab.attention.maps import AttentionMaps
 from jaxformer.lab.drawing import canvas, shown_text
 
 MOST_LABELS = 48
-"""Maximum number of token labels along an axis; of longer texts, every n-th token is labelled."""
+"""Maximum number of token labels on an axis; for longer texts, every n-th token is labelled."""
 _MOST_TIMES, _LONGEST_NAME = 15, 14
 _WIDEST = 16.0
 _MOST_COLUMNS = 4
@@ -19,7 +19,7 @@ _LOOKS = {"cmap": "Blues", "interpolation": "nearest"}
 def overview(maps: AttentionMaps) -> Any:
     """Draws a small map of every head, with one row of maps per layer.
 
-    Each query is scaled to its largest weight, so that all patterns are visible.
+    Each query is scaled by its largest weight, so that all patterns are visible.
     """
     if maps.grid is None:
         tiles = maps.weights / np.maximum(maps.weights.max(axis=-1, keepdims=True), 1e-9)
@@ -27,17 +27,17 @@ def overview(maps: AttentionMaps) -> Any:
     else:
         tiles = patch_weights(maps)
         tiles = tiles / np.maximum(tiles.max(axis=(-2, -1), keepdims=True), 1e-9)
-        about = _who(maps)
+        about = _source(maps)
     shape = min(max(tiles.shape[3] / tiles.shape[2], 0.6), 1.8)
     rows, columns = tiles.shape[:2]
     size = (0.95 * columns * shape + 2.6, max(0.95 * rows + 1.5, 3.2))
-    whose = "query" if maps.grid is None else "head"
+    scope = "query" if maps.grid is None else "head"
     title = f"{maps.name}: every head\n{about}"
     figure, ((axes,),) = canvas(title, (max(size[0], 0.075 * len(title)), size[1]))
     mosaic, x, y = _mosaic(tiles)
     aspect = shape * mosaic.shape[1] / mosaic.shape[0] * rows / (columns * shape**2)
     image = axes.imshow(mosaic, aspect=aspect, vmin=0.0, vmax=1.0, **_LOOKS)
-    figure.colorbar(image, ax=axes, label=f"weight / largest of the {whose}", shrink=0.8)
+    figure.colorbar(image, ax=axes, label=f"weight / largest of the {scope}", shrink=0.8)
     axes.set_xticks(x, [str(head) for head in maps.heads])
     axes.set_yticks(y, [str(layer) for layer in maps.layers])
     axes.set_xlabel("head")
@@ -49,7 +49,7 @@ def overview(maps: AttentionMaps) -> Any:
 
 
 def layer_page(maps: AttentionMaps, layer: int) -> Any:
-    """Draws the maps of all heads of a layer, with the tokens or beside the image."""
+    """Draws the maps of all heads of a layer, with the tokens or the image."""
     row = maps.layers.index(layer)
     if maps.grid is None:
         return _token_page(maps, layer, maps.weights[row])
@@ -89,7 +89,7 @@ def _token_page(maps: AttentionMaps, layer: int, weights: np.ndarray) -> Any:
 
 
 def _image_page(maps: AttentionMaps, layer: int, weights: np.ndarray) -> Any:
-    title = f"{maps.name}, layer {layer}: {_who(maps)}"
+    title = f"{maps.name}, layer {layer}: {_source(maps)}"
     count = len(weights) + 1
     figure, panels = _panels(title, count, min(_MOST_COLUMNS + 1, count), (2.4, 2.7))
     panels[0].imshow(maps.grid.rgb)
@@ -129,9 +129,9 @@ def _mosaic(tiles: np.ndarray) -> tuple[np.ndarray, list[float], list[float]]:
     return mosaic, x, y
 
 
-def _who(maps: AttentionMaps) -> str:
-    who = f"the {maps.queries[0]} token" if maps.grid.prefix else "the mean of all tokens"
-    return f"what {who} attends to"
+def _source(maps: AttentionMaps) -> str:
+    source = f"the {maps.queries[0]} token" if maps.grid.prefix else "all tokens, mean"
+    return f"attention of {source}"
 
 
 def _panel_size(maps: AttentionMaps) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from jaxformer.lab.page import Page
 
 PAGE = "attention.html"
 MOST_WEIGHTS = 32_000_000
-"""Maximum number of weights on a page, which takes about 2.7 bytes for each."""
+"""Maximum number of weights on a page, each of about 2.7 bytes."""
 Format = Literal["png", "pdf", "svg"]
 
 

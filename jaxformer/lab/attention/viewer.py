@@ -13,13 +13,13 @@ from jaxformer.lab.attention.script import MARKUP, SCRIPT, STYLE
 from jaxformer.lab.page import png_source
 
 _LEVELS = 65535
-"""Weights are stored as 16-bit integers; this value stands for 1."""
+"""Weights are stored as 16-bit integers; this value represents 1."""
 
 
 def viewer_fragment(maps: Sequence[AttentionMaps]) -> str:
     """Returns the HTML of a viewer: markup, style, data as JSON, and the script."""
     data = json.dumps({"levels": _LEVELS, "maps": [_as_json(each) for each in maps]})
-    data = data.replace("<", "\\u003c")  # no token can close the script element
+    data = data.replace("<", "\\u003c")  # so that a token cannot close the script element
     return (
         f"<style>{STYLE}</style>\n{MARKUP}\n"
         f'<script type="application/json" id="attention-data">{data}</script>\n'

@@ -72,7 +72,7 @@ def describe(config: ModelConfig) -> Architecture:
 
 
 def _abstract(config: ModelConfig) -> tuple[nnx.Module, dict[str, list[str]]]:
-    """Returns the model with shapes instead of arrays, and the names of what each part has."""
+    """Returns the model with shapes instead of arrays, and the names of each part's attributes."""
     names: dict[str, list[str]] = {}
 
     def build(key: jax.Array) -> nnx.Module:
@@ -91,10 +91,10 @@ def _columns(
     whole: tuple[nnx.Module, ModelConfig] | None = None,
     letter: str = "T",
 ) -> list[Column]:
-    """Builds the columns of a model that is not composed of others.
+    """Builds the columns of a model that is not a composite.
 
-    `whole` is the model whose outputs the heads read, if it is another one. `letter` stands for the
-    length of the rows.
+    `whole` is the model whose outputs the heads read, if different. `letter` denotes the row
+    length.
     """
     parts = {name: getattr(model, name) for name in names if _is_part(getattr(model, name))}
     stacks = [name for name, part in parts.items() if isinstance(part, Transformer)]
@@ -115,7 +115,7 @@ def _columns(
 def _encoder_and_decoder(
     model: nnx.Module, names: Mapping[str, list[str]], config: ModelConfig
 ) -> list[Column]:
-    """Builds the columns of an encoder model and of a decoder model that reads its outputs."""
+    """Builds the columns of an encoder model and a decoder model that reads its outputs."""
     (encoder,) = _columns(model.encoder, names["encoder"], config.encoder, letter="S")
     (decoder,) = _columns(model.decoder, names["decoder"], config.decoder, (model, config))
     if model.projection is not None:
@@ -176,7 +176,7 @@ def _column(
     layers = stack.stack.repeats
     rows = jax.tree.leaves(blocks)[0].shape[0]
     entry, drawn = node, blocks[-1]
-    # The width of the residual stream is that of the block's norms, if it has any.
+    # The width of the residual stream is that of the block's norms, if any.
     width = next((norm.dim for norm in drawn.norms), config.model_dim)
     shapes[entry] = f"[B, {letter}, {width:,}]"
     boxes, norms = _block_boxes(drawn, rows, masked)
@@ -252,13 +252,13 @@ def _shape(sizes: tuple[int, ...], letters: str = "BT") -> str:
 
 def _batch(config: ModelConfig) -> Mapping[str, jax.ShapeDtypeStruct]:
     length = _LENGTH
-    while _tokens(config, length) < 1:  # a waveform of fewer samples than make a frame
+    while _tokens(config, length) < 1:  # a waveform shorter than one frame
         length *= 2
     return config.input_spec(1, {"inputs": length, "decoder_inputs": _LENGTH})
 
 
 def _tokens(config: ModelConfig, length: int) -> int:
-    """Returns the tokens or frames of a row of this length, of an image whatever the length."""
+    """Returns the number of tokens or frames of a row of this length, ignored for an image."""
     return config.row_lengths({"inputs": length})["inputs"]
 
 
@@ -279,7 +279,7 @@ def _add_heads(
     for name in (head.name for head in config.heads):
         head = model.heads[name]
         title = name.replace("_", " ").capitalize()
-        if type(head).scores is HeadModule.scores:  # it has a loss alone, as in pre-training
+        if type(head).scores is HeadModule.scores:  # only has a loss, as in pre-training
             box = Box("head", title, kernel_lines(head), count(head))
             ends.append(Node(box, (column.output,)))
             continue

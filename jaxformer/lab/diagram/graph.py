@@ -36,7 +36,7 @@ class Node:
         self.box, self.inputs = box, list(inputs)
 
     def __add__(self, other: Any) -> "Node":
-        """The sum with another node; adding the number 0, as `sum` does, changes nothing."""
+        """Returns the sum with another node; adding the number 0, as in `sum`, has no effect."""
         if isinstance(other, Node):
             return Node(Box("sum", "+"), (self, other))
         return self if isinstance(other, int | float) and other == 0 else NotImplemented
@@ -97,7 +97,7 @@ def levels(*ends: Node) -> dict[Node, int]:
 
 
 def _merge_sums(nodes: Sequence[Node]) -> None:
-    """Merges `x + (a + b)` into one sum of three if the inner sum has no other reader."""
+    """Merges `x + (a + b)` into one sum of three unless the inner sum has other readers."""
     readers = Counter(source for node in nodes for source in node.inputs)
     for node in nodes:
         if node.box.kind == "sum":

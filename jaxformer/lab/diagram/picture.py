@@ -101,7 +101,7 @@ def _layout(column: Column) -> _Layout:
         y += _PAD if number in (min(inside), max(inside) + 1) else 0
         sizes = {node: _size(node) for node in rows[number]}
         height = max(high for _, high in sizes.values())
-        for node, x in _across(rows[number], places).items():
+        for node, x in _x_positions(rows[number], places).items():
             wide, high = sizes[node]
             places[node] = _Place(x, y + high / 2, wide / 2, high / 2)
         y += height + _GAP
@@ -132,7 +132,7 @@ def _lines(node: Node) -> list[str]:
     return [*lines, *([f"{box.parameters:,} {unit}"] if box.parameters else [])]
 
 
-def _across(nodes: list[Node], places: dict[Node, _Place]) -> dict[Node, float]:
+def _x_positions(nodes: list[Node], places: dict[Node, _Place]) -> dict[Node, float]:
     """Returns the x of the nodes of a level: above their inputs, siblings side by side."""
     found: dict[Node, float] = {}
     groups: dict[tuple[float, ...], list[Node]] = {}
@@ -274,6 +274,6 @@ def _notes(architecture: Architecture, width: float) -> list[str]:
     letters = "S tokens of the encoder, T of the decoder" if reads_encoder else "T tokens"
     notes = [f"B rows, {letters}. Parameter counts in the gray block are per layer."]
     for column in architecture.columns:
-        whose = f"{column.name}: " if column.name else ""
-        notes += [whose + note for note in column.notes]
+        prefix = f"{column.name}: " if column.name else ""
+        notes += [prefix + note for note in column.notes]
     return [line for note in notes for line in wrap(note, int(15 * width))]

@@ -28,7 +28,7 @@ class CostConfig:
     kernel_size: int = 7
     """Kernel size of the convolution in tokens (k)."""
     rounds: int = 5
-    """Number of measurements per layer, taken in turns; the fastest counts."""
+    """Number of measurements per layer, in turns; the fastest counts."""
     backward: bool = True
     """Also measure the backward pass."""
 

@@ -1,4 +1,4 @@
-"""The KV cache of a decoder: its size with fewer key/value heads, and the work that it saves."""
+"""The KV cache of a decoder: its size for fewer key/value heads, and the work that it saves."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -100,7 +100,7 @@ def cache_report(
         setting=(
             f"{config.num_layers} layers, N = {heads} query heads, K = {config.kv_heads} key/value "
             f"heads of width {config.head_width}; the cache of one row in {storage}, and the FLOPs "
-            "of the next token: with the cache, and with a pass over the whole row in its place."
+            "of the next token: with the cache, and when recomputing the whole row."
         ),
         finding=(
             f"A token takes {each} key/value heads. At {lengths[-1]:,} tokens a row's cache has "

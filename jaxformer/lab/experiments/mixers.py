@@ -29,13 +29,13 @@ class Mixer(NamedTuple):
 
 
 def gru(parameters: Parameters, x_BTD: jax.Array) -> jax.Array:
-    r"""A gated recurrent unit, PyTorch's form, over the tokens of each row.
+    r"""A gated recurrent unit (GRU), as in PyTorch, over the tokens of each row.
 
     .. math:: r = \sigma(W_r x + U_r h), \quad z = \sigma(W_z x + U_z h), \quad
               n = \tanh(W_n x + r \odot (U_n h)), \quad h' = (1 - z) \odot n + z \odot h
 
-    The parameters are "input" and "hidden" `[D, 3 D]`, in the order r, z, n; the first state
-    follows one of zeros (Cho et al., 2014, https://arxiv.org/abs/1406.1078).
+    The parameters are "input" and "hidden" `[D, 3 D]`, in the order r, z, n; the initial state is 0
+    (Cho et al., 2014, https://arxiv.org/abs/1406.1078).
     """
     gates_TBE = jnp.moveaxis(x_BTD @ parameters["input"], 1, 0)
 
@@ -82,7 +82,7 @@ def self_attention(
 
 
 def mixers(num_heads: int, kernel_size: int) -> tuple[Mixer, ...]:
-    """Returns the layers that are compared."""
+    """Returns the layers to compare."""
 
     def attend(implementation: str) -> Callable[[Parameters, jax.Array], jax.Array]:
         options = {"num_heads": num_heads, "implementation": implementation}

@@ -162,7 +162,7 @@ def recall_report(config: RecallConfig) -> Report:
             f"At distance {last}: {shares}; a guess among the symbols of a row is right in "
             f"{1 / last:.0%}. Attention reaches any token in one step; {config.num_layers} "
             f"convolutions of {config.kernel_size} see {reach} tokens back and no further; the GRU "
-            "has to carry all that it may need in one state."
+            "has to store everything in one state."
         ),
         header=header,
         rows=rows,

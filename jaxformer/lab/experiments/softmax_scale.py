@@ -13,7 +13,7 @@ from jaxformer.lab.experiments.report import Report
 
 
 class ScoreStatistics(NamedTuple):
-    """Statistics of random scores, float32 `[head widths, 2]` without and with scaling."""
+    """Statistics of random scores, float32 `[head widths, 2]`: without and with scaling."""
 
     head_dims: tuple[int, ...]
     """The widths of a head (d_k)."""

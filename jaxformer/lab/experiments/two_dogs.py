@@ -114,8 +114,8 @@ def two_dogs_report(pretrained: Pretrained, text: str) -> Report:
     )
     if found.causal is not None:
         finding += (
-            " A causal mask alone also tells them apart, because a token sees only those before "
-            f"it: {found.largest(found.causal):.2g}."
+            " A causal mask also distinguishes them, because a token sees only earlier ones: "
+            f"{found.largest(found.causal):.2g}."
         )
     return Report(
         name="two-dogs",

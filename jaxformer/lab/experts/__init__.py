@@ -1,1 +1,1 @@
-"""The experts of a trained model: their load, their tokens, and the entropy of the routing."""
+"""The experts of a trained model: load, tokens, and routing entropy."""

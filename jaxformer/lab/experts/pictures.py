@@ -1,4 +1,4 @@
-"""Figures of experts: their load, the entropy of the routing, and what the routing depends on."""
+"""Figures of experts: load, routing entropy, and agreement of the routing."""
 
 import math
 from typing import Any
@@ -9,13 +9,13 @@ from jaxformer.lab.drawing import COLOURS, canvas, frame, heat_map
 from jaxformer.lab.experts.routing import Routing
 
 _MOST_LOAD = 4.0
-"""The load of the darkest color; a few tokens of a class can have a larger one."""
+"""The load of the darkest color; classes with few tokens can have larger loads."""
 _MOST_COLUMNS = 4
 _MOST_LABELS, _MOST_NUMBERS = 32, 16
 
 
 def load_picture(routing: Routing) -> Any:
-    """Draws the load of every expert of every layer, and the largest one of each layer."""
+    """Draws the load of every expert of every layer, and the extremes of each layer."""
     load = routing.load()
     size = (_width(routing.num) + 7.0, _height(routing))
     each = f"{_per_token(routing)} of {routing.num} experts"
@@ -32,7 +32,7 @@ def load_picture(routing: Routing) -> Any:
 
 
 def entropy_picture(routing: Routing) -> Any:
-    """Draws the entropy of the routing of a token, and that of the mean load, by layer."""
+    """Draws the routing entropy of tokens and of the mean load, by layer."""
     title = "Entropy of the routing"
     figure, ((axes,),) = canvas(title, (9.5, _height(routing)))
     low, high = np.quantile(routing.entropies, (0.1, 0.9), axis=1)
@@ -51,13 +51,13 @@ def entropy_picture(routing: Routing) -> Any:
 
 
 def agreement_picture(routing: Routing) -> Any:
-    """Draws how far the experts of a token are those of its other occurrences."""
-    title = "Agreement: the share of a token's experts that another occurrence of it has"
+    """Draws the fraction of experts shared by two occurrences of a token."""
+    title = "Agreement: the fraction of experts that two occurrences of a token share"
     figure, ((left, right),) = canvas(title, (14, _height(routing)), 1, 2)
     curves = {"the same token": routing.mean_agreements(), "any two tokens": routing.chance()}
     _by_layer(left, routing, curves)
     left.set_xlim(-0.02, 1.02)
-    _finish(left, "All tokens", "share of the experts in common")
+    _finish(left, "All tokens", "fraction of shared experts")
     by_class = {
         f"{name}\n({np.sum(chosen):,})": routing.mean_agreements(chosen)
         for name, chosen in routing.by_class().items()
@@ -68,7 +68,7 @@ def agreement_picture(routing: Routing) -> Any:
         right.text(0, 0.5, "No token occurs twice: give a longer text.")
         return figure
     values = np.stack(list(there.values()), axis=1)
-    options = {"cmap": "viridis", "vmin": 0.0, "vmax": 1.0, "bar": "share in common"}
+    options = {"cmap": "viridis", "vmin": 0.0, "vmax": 1.0, "bar": "fraction shared"}
     heat_map(right, values, "By class of the token", "", "layer", **options)
     right.set_xticks(range(len(there)), there, fontsize=8)
     _number_layers(right, routing)
@@ -76,7 +76,7 @@ def agreement_picture(routing: Routing) -> Any:
 
 
 def class_picture(routing: Routing) -> Any:
-    """Draws the load of the experts by the tokens of each class, a panel for each layer."""
+    """Draws the load of the experts by token class, with a panel for each layer."""
     rows = {"all": np.ones(len(routing.ids), bool)} | routing.by_class()
     names = [f"{name} ({np.sum(chosen):,})" for name, chosen in rows.items()]
     load = np.stack([routing.load(chosen) for chosen in rows.values()], axis=1)
@@ -84,7 +84,7 @@ def class_picture(routing: Routing) -> Any:
     lines = math.ceil(len(load) / columns)
     columns = math.ceil(len(load) / lines)
     size = (columns * _width(routing.num) + 3.4, lines * (0.24 * len(names) + 0.9) + 0.9)
-    title = "Which experts take which tokens: load by class of token (number of tokens)"
+    title = "Load of the experts by class of token (number of tokens)"
     figure, grid = canvas(title, (max(size[0], 8.0), size[1]), lines, columns)
     for number, axes in enumerate(grid.flat):
         if number >= len(load):
@@ -98,7 +98,7 @@ def class_picture(routing: Routing) -> Any:
 
 
 def _load_map(axes: Any, load: np.ndarray, title: str, y: str) -> Any:
-    """Draws loads `[rows, E]`: white is a uniform load."""
+    """Draws loads `[rows, E]`; white is a uniform load."""
     from matplotlib.colors import TwoSlopeNorm
 
     norm = TwoSlopeNorm(1.0, 0.0, _MOST_LOAD)
@@ -108,7 +108,7 @@ def _load_map(axes: Any, load: np.ndarray, title: str, y: str) -> Any:
 
 
 def _by_layer(axes: Any, routing: Routing, curves: dict[str, np.ndarray]) -> None:
-    """Draws curves `[L]` downwards, so that they stand beside a map of the layers."""
+    """Draws curves `[L]` downwards, to align with a map of the layers."""
     places = np.arange(len(routing.layers))
     for color, (label, values) in zip(COLOURS, curves.items(), strict=False):
         axes.plot(values, places, color=color, label=label, marker="o", markersize=3.5)

@@ -44,23 +44,24 @@ _PICTURES = (
         "entropy",
         entropy_picture,
         "Entropy",
-        "The entropy of a token is low where the router is sure: the dashed line is that of equal "
-        "probabilities of all experts, the dotted one that of as many as a token has. The entropy "
-        "of the mean load is at the dashed line if all experts have the same load, and falls if "
-        "the router collapses.",
+        "The entropy of a token is low where the router is certain. Dashed: equal probabilities "
+        "of all experts; dotted: of as many experts as a token has. The entropy of the mean load "
+        "is at the dashed line if all experts have the same load, and falls if the router "
+        "collapses.",
     ),
     (
         "agreement",
         agreement_picture,
-        "Does the token alone decide?",
-        "At 1 all occurrences of a token have the same experts, whatever stands around them. Where "
-        "the curve is near that of any two tokens, the experts do not follow the token.",
+        "Does the routing depend only on the token?",
+        "At 1 all occurrences of a token have the same experts, in any context. Where the curve is "
+        "near that of any two tokens, the experts do not depend on the token.",
     ),
     (
         "classes",
         class_picture,
         "Experts by class of token",
-        "A row is the load by the tokens of a class. Colors end at four times a uniform load.",
+        "A row is the load by the tokens of a class. The color scale ends at four times a uniform "
+        "load.",
     ),
 )
 """The name, function, title and caption of each picture."""
@@ -89,9 +90,9 @@ def write_experts(folder: Path, title: str, setting: str, routing: Routing) -> l
     page.text(
         setting,
         f"Each layer routes a token to {per_token} of {routing.num} experts. Entropies are in "
-        f"nats: {math.log(routing.num):.3f} is that of {routing.num} equal probabilities. The last "
-        "two columns are the share of its experts that a token has in common with another "
-        "occurrence of the same token, and with any other token.",
+        f"nats: {math.log(routing.num):.3f} for {routing.num} equal probabilities. The last two "
+        "columns are the fraction of its experts that a token shares with another occurrence of "
+        "the same token, and with any other token.",
     )
     page.table(table(routing), HEADER)
     files = []
@@ -102,8 +103,8 @@ def write_experts(folder: Path, title: str, setting: str, routing: Routing) -> l
         page.figure(figure, caption, alt=heading)
     page.section("Tokens of each expert")
     page.text(
-        "The tokens that an expert takes most often beyond its share of all tokens: how often it "
-        "takes them, of how many occurrences. ␣ is a space."
+        "The tokens that an expert receives most often, relative to its share of all tokens, with "
+        "their count and number of occurrences. ␣ is a space."
     )
     top_tokens = routing.top_tokens(_TOP_TOKENS)
     for layer, load, tops in zip(routing.layers, routing.load(), top_tokens, strict=True):
@@ -118,7 +119,7 @@ def write_experts(folder: Path, title: str, setting: str, routing: Routing) -> l
 
 
 def _numbers(setting: str, routing: Routing, top_tokens: Sequence[Any]) -> dict[str, Any]:
-    """Returns the numbers of the page and its figures, as JSON has them."""
+    """Returns the numbers of the page and its figures as JSON types."""
     by_class = routing.by_class()
     columns = {
         "layer": routing.layers,
@@ -144,7 +145,7 @@ def _numbers(setting: str, routing: Routing, top_tokens: Sequence[Any]) -> dict[
 
 
 def _rows(columns: dict[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Returns one dictionary for each layer, of columns that have a value for each."""
+    """Converts columns with a value for each layer to one dictionary per layer."""
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Which experts the tokens of a text are routed to, and what that depends on."""
+"""The routing of the tokens of a text to experts, and its dependence on the tokens."""
 
 import re
 from collections.abc import Sequence
@@ -19,35 +19,35 @@ from jaxformer.pretrained.inspection.tokens import Token, open_tokenizer
 from jaxformer.pretrained.model import Pretrained, check_pretrained
 
 CLASSES = ("starts a word", "inside a word", "number", "punctuation", "white space", "special")
-"""The classes of tokens, by their characters in the text."""
+"""Classes of tokens, by their characters in the text."""
 _LOGITS, _EXPERTS = "blocks.*.hook_router_logits", "blocks.*.hook_expert_indices"
 
 
 class TopToken(NamedTuple):
-    """A token that an expert takes more often than other tokens."""
+    """A token that an expert receives more often than others."""
 
     name: str
     id: int
     """Its row in the embedding table."""
     routed: int
-    """How often the expert takes it."""
+    """How often the expert receives it."""
     occurrences: int
 
 
 @dataclass(frozen=True)
 class Routing:
-    """The experts of the T tokens of a text in L layers, without padding."""
+    """The experts of T tokens of a text in L layers, without padding."""
 
     ids: np.ndarray
     """int `[T]`: the tokens."""
     names: tuple[str, ...]
     """The T tokens as text."""
     classes: np.ndarray
-    """int `[T]`: the class of each token, a place in `CLASSES`."""
+    """int `[T]`: the class of each token, an index in `CLASSES`."""
     num: int
     """The number of experts of a layer (E)."""
     layers: tuple[int, ...]
-    """The number of each layer that has experts."""
+    """The numbers of the layers with experts."""
     experts: np.ndarray
     """int `[L, T, K]`: the experts of each token."""
     entropies: np.ndarray
@@ -64,12 +64,12 @@ class Routing:
         )
 
     def by_class(self) -> dict[str, np.ndarray]:
-        """Returns which tokens are of each class that the text has, bool `[T]`."""
+        """Returns masks of the tokens of each class in the text, bool `[T]`."""
         found = {name: self.classes == place for place, name in enumerate(CLASSES)}
         return {name: chosen for name, chosen in found.items() if np.any(chosen)}
 
     def load(self, chosen: np.ndarray | slice = slice(None)) -> np.ndarray:
-        r"""Returns the load of each expert by some tokens, relative to a uniform one, `[L, E]`.
+        r"""Returns the load of each expert by some tokens, relative to a uniform load, `[L, E]`.
 
         .. math:: \ell_e = \frac{E}{T K} \sum_t \sum_k [e_{t k} = e]
         """
@@ -78,7 +78,7 @@ class Routing:
         return self.num * counts / counts.sum(axis=1, keepdims=True)
 
     def load_entropies(self) -> np.ndarray:
-        r"""Returns the entropy of the mean load, in nats: :math:`\ln E` for a uniform one, `[L]`.
+        r"""Returns the entropy of the mean load in nats, `[L]`; :math:`\ln E` for a uniform load.
 
         .. math:: H = -\sum_e \frac{\ell_e}{E} \ln \frac{\ell_e}{E}
         """
@@ -86,12 +86,12 @@ class Routing:
         return -np.sum(shares * np.log(np.where(shares > 0, shares, 1.0)), axis=1)
 
     def agreements(self) -> np.ndarray:
-        r"""Returns how far the experts of a token are those of its other occurrences.
+        r"""Returns the mean fraction of a token's experts shared with its other occurrences.
 
         .. math:: a_t = \frac{1}{n - 1} \sum_{s \ne t,\, x_s = x_t} \frac{|E_t \cap E_s|}{K}
 
         for the n occurrences of the token :math:`x_t` and its experts :math:`E_t`, `[L, T]`. It is
-        1 where the token alone decides, without its context, and NaN for a token that occurs once.
+        1 where only the token id matters, not the context, and NaN for a token that occurs once.
         Xue et al. (OpenMoE, https://arxiv.org/abs/2402.01739, section 4) find that routing follows
         the token id.
         """
@@ -105,9 +105,9 @@ class Routing:
         return np.stack(found)
 
     def mean_agreements(self, chosen: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """Returns the mean of `agreements` over the chosen tokens that occur twice, `[L]`.
+        """Returns the mean of `agreements` over the chosen tokens that occur at least twice, `[L]`.
 
-        It is NaN if none of them does.
+        It is NaN if there are none.
         """
         found = self.agreements()[:, chosen]
         there = ~np.isnan(found)
@@ -115,12 +115,12 @@ class Routing:
         return np.sum(np.where(there, found, 0), axis=1) / counts
 
     def chance(self) -> np.ndarray:
-        r"""Returns how far two different tokens of the text have the same experts, on average.
+        r"""Returns the mean fraction of experts shared by two tokens of the text.
 
         .. math:: c = \frac{\sum_e n_e (n_e - 1)}{K\, T (T - 1)}
 
-        for the :math:`n_e` tokens of an expert: what `agreements` would be if the experts did not
-        depend on the token, `[L]`. It is NaN for a single token.
+        for the :math:`n_e` tokens of an expert, `[L]`: the value of `agreements` if experts were
+        independent of the token. It is NaN for a single token.
         """
         _, tokens, per_token = self.experts.shape
         counts = self.load() * tokens * per_token / self.num
@@ -128,10 +128,11 @@ class Routing:
         return np.sum(counts * (counts - 1), axis=1) / (per_token * pairs)
 
     def top_tokens(self, count: int) -> list[list[list[TopToken]]]:
-        r"""Returns, by layer and expert, at most `count` tokens that it takes more than others.
+        r"""Returns, by layer and expert, at most `count` tokens that the expert receives most
+        often.
 
-        They are ordered by :math:`n_{e x} - n_x n_e / T`, the times that the expert takes a token
-        beyond its share of all tokens.
+        They are ordered by :math:`n_{e x} - n_x n_e / T`, the excess of a token's count over the
+        expert's share of all tokens.
         """
         unique, first, occurrences = np.unique(self.ids, return_index=True, return_counts=True)
         found = []
@@ -147,7 +148,7 @@ class Routing:
         return found
 
     def _counts(self):
-        """Yields how often each expert of a layer takes each token, `[unique ids, E]`."""
+        """Yields how often each expert of a layer receives each token, `[unique ids, E]`."""
         unique, places = np.unique(self.ids, return_inverse=True)
         for experts in self.experts:
             pairs = places[:, None] * self.num + experts
@@ -158,10 +159,9 @@ class Routing:
 def expert_routing(
     pretrained: Pretrained, text: str, *, length: int = 512, max_tokens: int = 32_768
 ) -> Routing:
-    """Returns the experts that a decoder or text encoder routes the first tokens of a text to.
+    """Returns the routing of the first tokens of a text in a decoder or text encoder.
 
-    A text longer than a row, of at most `length` tokens, is cut as in training; the padding of the
-    last row does not count.
+    A longer text is split into rows of `length` tokens as in training; padding is ignored.
     """
     check_pretrained("pretrained", pretrained)
     check_arguments(length=(length, at_least(1)), max_tokens=(max_tokens, at_least(1)))
@@ -213,7 +213,7 @@ def _routed(
 
 
 def _class(token: Token, text: str) -> str:
-    """Returns the class of a token, by its characters and the one before it."""
+    """Returns the class of a token from its characters and the preceding one."""
     if token.special or token.start is None:
         return "special"
     piece = text[token.start : token.end]
@@ -229,7 +229,7 @@ def _class(token: Token, text: str) -> str:
 
 
 def _name(token: Token, text: str) -> str:
-    """Returns a token as text, with its white space made visible."""
+    """Returns a token as text with visible white space."""
     shown = token.shown(text)
     if token.start is None:
         return shown

@@ -30,8 +30,8 @@ def alibi_section(config: PositionsConfig) -> Section:
         heat_map(axis, bias[head], title, "key position", "", bar=last, cmap="magma")
     maps[0].set_ylabel("query position")
     caption = (
-        "Each head subtracts its slope times the distance: mind the scales. Steep heads see a few "
-        "tokens, flat ones far."
+        "Each head subtracts its slope times the distance (the scales differ). Steep heads only "
+        "see a few tokens, flat ones see far."
     )
     text = (
         "Nothing is added to the embeddings: each score is reduced by slope x distance. The "
@@ -46,7 +46,7 @@ def alibi_section(config: PositionsConfig) -> Section:
 
 
 def t5_section(config: PositionsConfig) -> Section:
-    """Describes T5's distance buckets as curves and matrices, and a bias from a random table."""
+    """Describes T5's distance buckets as curves and matrices, with a random bias table."""
     places = np.arange(config.length)
     relative = jnp.asarray(places[None, :] - places[:, None])
     sizes = {"num_buckets": config.num_buckets, "max_distance": config.max_distance}
@@ -81,8 +81,8 @@ def t5_section(config: PositionsConfig) -> Section:
     )
     text = (
         "A learned number per head and bucket of the distance is added to the score. All distances "
-        "beyond the last bucket's start are one to the model, so it runs at any length but no "
-        "longer tells far distances apart.",
+        "beyond the last bucket's start share it, so the model runs at any length but does not "
+        "distinguish far distances.",
     )
     return Section("T5", text, [Picture("t5", figure, caption)], numbers)
 

@@ -45,8 +45,8 @@ def integer_section(config: PositionsConfig) -> Section:
     for name, dtype in _HALF_PRECISION.items():
         numbers.append(_collision("integer", name, first_collision(long.astype(dtype), 0)))
     caption = (
-        "Left: the same index is another number under another max_length. Right: bfloat16 has 8 "
-        "bits for the digits of a number, so that from 256 on neighbours share a code."
+        "Left: the code of an index depends on max_length. Right: bfloat16 has 8 significant bits, "
+        "so from 256 on neighbours share a code."
     )
     text = (
         "The index itself as one feature. Its value is not bounded: divided by the "
@@ -86,7 +86,7 @@ def binary_section(config: PositionsConfig) -> Section:
     )
     text = (
         "The digits of the index, least significant first, one channel each. Bounded, and distinct "
-        "below 2^digits, but the distance between two codes says little about that of positions. "
+        "below 2^digits, but the distance of two codes hardly reflects that of the positions. "
         "A sinusoidal code is its smooth version: channels that alternate at different speeds."
     )
     return Section("Binary", [text], [Picture("binary", figure, caption)], numbers)
@@ -120,8 +120,8 @@ def learned_section(config: PositionsConfig) -> Section:
         image = heat_map(axis, unit @ unit.T, name, "position n", "position m", **options)
     figure.colorbar(image, ax=axes, label="cosine")
     caption = (
-        "A table starts as random rows, about equally far from one another: training has to find "
-        "that neighbours are neighbours. Sinusoids have that from the start."
+        "A table starts with random rows at about equal distances: unlike with sinusoids, the "
+        "order of the positions has to be learned."
     )
     text = (
         "A row of a table for each position. Positions beyond the last row have no code, so a "

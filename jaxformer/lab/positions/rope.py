@@ -36,12 +36,12 @@ def rope_section(config: PositionsConfig) -> Section:
 
 
 def scaling_section(config: PositionsConfig) -> Section:
-    """Compares stretched frequencies with those of training."""
+    """Compares scaled frequencies with those of training."""
     text = (
         f"A model trained on {config.trained_length:,} positions, stretched to "
         f"{config.factor:g} times as many. Pairs that turned many times in training have seen all "
-        "of their angles and may stay; pairs that did not finish a turn meet new ones, unless "
-        "they are slowed down. The methods differ in which pairs they slow down, and how.",
+        "of their angles and may stay; pairs that did not finish a turn encounter new angles, "
+        "unless they are slowed down. The methods differ in which pairs they slow down, and how.",
         "LongRoPE's divisors are the result of a search for each model; as an example they grow "
         "here from 1 to the factor with the square of the pair's number.",
     )

@@ -29,7 +29,7 @@ _TERMS = {
 
 
 def scores_section(config: PositionsConfig) -> Section:
-    """Describes the terms of scores with added codes, and how much the distance explains."""
+    """Describes the terms of scores with added codes, and the share explained by distance."""
     text = (
         "A code p that is added to the embeddings x gives q.k = (x_m + p_m)^T W (x_n + p_n) with "
         "W = W_q^T W_k: four terms. The middle two tie a token to a position, and even the last "
@@ -101,10 +101,9 @@ def _four_terms(config: PositionsConfig) -> tuple[Picture, list[Number]]:
     label = "part of q.k (one scale for five panels)"
     figure.colorbar(last, ax=axes, label=label, location="bottom", shrink=0.5, aspect=40)
     caption = (
-        "Content meets content wherever the tokens stand; the two mixed terms have stripes, one "
-        "token or one position at a time; position meets position smoothly, but not equally along "
-        "a diagonal. With W = 1, below on the right, the last term is the codes' inner product, a "
-        "function of m - n only."
+        "The content term does not depend on the positions; the two mixed terms have stripes for "
+        "each token or position; the position term is smooth, but not constant along diagonals. "
+        "With W = 1, below on the right, it is the codes' inner product, a function of m - n only."
     )
     return Picture("scores-four-terms", figure, caption), numbers
 
@@ -134,7 +133,7 @@ def _by_scheme(config: PositionsConfig) -> tuple[Picture, list[Number]]:
     for axis in list(axes.flat)[len(chosen) :]:
         axis.set_axis_off()
     caption = (
-        "Less their mean, each on its own scale, without a mask. Stripes along the diagonal: the "
-        "scheme is relative. Without positions all scores are equal."
+        "The scores minus their mean, each on a separate scale, without a mask. Stripes along the "
+        "diagonal: the scheme is relative. Without positions all scores are equal."
     )
     return Picture("scores-by-scheme", figure, caption), numbers

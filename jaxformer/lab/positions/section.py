@@ -36,7 +36,7 @@ class PositionsConfig:
     theta: float = 10_000.0
     """Base of the sinusoids' and RoPE's frequencies."""
     bases: tuple[float, ...] = (500.0, 10_000.0, 500_000.0)
-    """Bases whose long-term decay is compared with theta's."""
+    """Bases whose long-term decay is compared with that of theta."""
     num_bits: int = 5
     """Number of digits of the binary code."""
     num_buckets: int = 32

@@ -42,13 +42,13 @@ def trained_section(pretrained: Pretrained, name: str) -> Section:
 
 
 def similarity_by_distance(table: np.ndarray) -> np.ndarray:
-    """Returns the mean cosine of two rows of a table `[T, D]` against their distance, `[T]`."""
+    """Returns the mean cosine of two rows of a table `[T, D]` by their distance, `[T]`."""
     cosines = _cosines(table)
     return np.array([np.diagonal(cosines, distance).mean() for distance in range(len(table))])
 
 
 def bias_by_distance(scheme: T5Bias, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns distances, key minus query, int `[E]`, and the bias of each head there, `[E, N]`."""
+    """Returns distances (key minus query), int `[E]`, and each head's bias at them, `[E, N]`."""
     reach = scheme.max_distance + scheme.max_distance // 4
     keys = np.arange(2 * reach + 1 if scheme.bidirectional else reach + 1)
     places = jnp.array([[reach]]), jnp.asarray(keys)[None]
@@ -87,7 +87,7 @@ def _table(scheme: Learned, table: np.ndarray, where: str) -> tuple[Picture, lis
     ]
     caption = (
         "Where the curve is above that of a random table, training has made near positions "
-        "similar: nothing else tells the model that 7 comes before 8."
+        "similar: the model has no other information on the order of positions."
     )
     return Picture(f"trained-{where.replace('.', '-')}-table", figure, caption), numbers
 

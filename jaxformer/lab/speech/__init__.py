@@ -1,1 +1,1 @@
-"""What a speech model hears in a sound: spectrogram, attention over time, and alignments."""
+"""Speech models on a sound: spectrogram, attention over time, and alignments."""

@@ -1,4 +1,4 @@
-"""Whisper's text beside the sound: cross-attention, and the path of dynamic time warping."""
+"""The alignment of Whisper's text: cross-attention, and the path of dynamic time warping."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,33 +24,33 @@ _MOST_NAMES = 120
 
 @dataclass(frozen=True)
 class Answer:
-    """What Whisper writes for a sound, or a given text, and where it is said."""
+    """A text for a sound, by default Whisper's transcript, with its alignment."""
 
     prompt: list[int]
     """The first tokens: start, language, task."""
     tokens: list[int]
-    """Those of the text."""
+    """The tokens of the text."""
     names: list[str]
-    """The text of each."""
+    """The text of each token."""
     text: str
     language: str | None
-    """Its code; None for a model of one language."""
+    """The code of the language; None for a monolingual model."""
     inputs: np.ndarray
     """The spectrogram of a window, float32 `[1, M, frames]`."""
     states: int
-    """The encoder's states that belong to the sound."""
+    """The number of encoder states within the sound."""
     seconds: float
-    """The time from one state to the next."""
+    """The time step between states."""
     alignment: Alignment | None
-    """None if there is no text."""
+    """The alignment; None without a text."""
     words: list[Mapping[str, Any]]
-    """"word", "start" and "end" of each."""
+    """"word", "start" and "end" of each word."""
 
 
 def answer_of(
     pretrained: Pretrained, sound: Sound, text: str | None = None, language: str | None = None
 ) -> tuple[Answer, Spectrogram]:
-    """Writes what Whisper hears in at most one window, or reads a given text, and aligns it."""
+    """Aligns a given text or Whisper's transcript with a sound of at most one window."""
     features = log_mel_of(pretrained)
     spectrogram = features.spectrogram(sound.waveform)
     inputs = spectrogram.T[None]
@@ -68,7 +68,7 @@ def answer_of(
     else:
         tokens = pretrained.prompt_encoder.rendered(f" {text.strip()}")
         if not tokens:
-            raise DataError(f"text = {text!r}: has no token of the model: give what is said")
+            raise DataError(f"text = {text!r}: has no token of the model: give the spoken words")
         if len(prompt) + len(tokens) > room:
             raise DataError(
                 f"text: has {len(tokens)} tokens: must have at most {room - len(prompt)}, the "
@@ -118,7 +118,7 @@ def answer_maps(
 
 
 def alignment_picture(answer: Answer) -> Any:
-    """Draws the cross-attention of the alignment heads with the path through it."""
+    """Draws the cross-attention of the alignment heads, with the path."""
     found, count = answer.alignment, len(answer.tokens)
     height = min(0.17 * count + 1.8, 22)
     title = "Word alignment: cross-attention, and the path of dynamic time warping"

@@ -1,4 +1,4 @@
-"""Attention weights over time, which long sounds have too many of to be shown one by one."""
+"""Attention weights over time, pooled for long sounds."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ STEPS = 120
 def patterns(
     pretrained: Pretrained, inputs: Arrays, name: str, layers: Sequence[int]
 ) -> np.ndarray:
-    """Returns the weights `[layers, heads, T, S]` of an activation whose name has {} for the layer.
+    """Returns the weights `[layers, heads, T, S]` of an activation, named with {} for the layer.
 
     The inputs have one row.
     """
@@ -24,13 +24,13 @@ def patterns(
 
 
 def over_time(weights: np.ndarray, axis: int, edges: np.ndarray) -> np.ndarray:
-    """Joins the states between edges: the mean of queries (axis -2), or the sum of keys (-1)."""
+    """Pools the states between edges: the mean of queries (axis -2), or the sum of keys (-1)."""
     total = np.add.reduceat(weights, edges[:-1], axis=axis)
     return total if axis == -1 else total / np.diff(edges)[:, None]
 
 
 def steps_of(states: int, most: int = STEPS) -> np.ndarray:
-    """Returns the edges of at most `most` steps with nearly as many states each."""
+    """Returns the edges of at most `most` steps with nearly equal numbers of states."""
     return np.linspace(0, states, min(states, most) + 1).round().astype(int)
 
 
@@ -42,9 +42,9 @@ def time_maps(
     states: int,
     queries: Sequence[str] | None = None,
 ) -> AttentionMaps:
-    """Returns maps whose keys, and queries unless they are named, are times.
+    """Returns maps whose keys are times, and also the queries unless they are named.
 
-    Attention to states after the first `states`, those of the sound, is left out.
+    Attention to states after the first `states`, which belong to the sound, is left out.
     """
     edges = steps_of(states)
     times = [f"{edge * seconds_per_state:.2f} s" for edge in edges[:-1]]

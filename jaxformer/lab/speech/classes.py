@@ -1,4 +1,4 @@
-"""The likeliest classes of a sound, and what an Audio Spectrogram Transformer attends to."""
+"""The most likely classes of a sound, and the attention of an Audio Spectrogram Transformer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ MOST_CLASSES = 10
 
 
 def top_classes(pretrained: Pretrained, inputs: Arrays) -> list[tuple[str, float]]:
-    """Returns the likeliest classes with their probabilities, the largest first."""
+    """Returns the most likely classes with their probabilities, in decreasing order."""
     logits = np.asarray(forward(pretrained, inputs)["logits"][0], np.float64)
     shares = np.exp(logits - logits.max())
     shares /= shares.sum()
@@ -40,7 +40,7 @@ def classes_picture(classes: Sequence[tuple[str, float]]) -> Any:
 
 
 def classified_spectrogram(pretrained: Pretrained, sound: Sound) -> Spectrogram:
-    """Returns the filter banks that an Audio Spectrogram Transformer reads."""
+    """Returns the filter banks of a sound for an Audio Spectrogram Transformer."""
     features = filter_banks_of(pretrained)
     centres = mel_centres(features.num_mel_bins, features.sampling_rate, "kaldi")
     seconds = features.hop / features.sampling_rate
@@ -51,7 +51,7 @@ def classified_spectrogram(pretrained: Pretrained, sound: Sound) -> Spectrogram:
 def patch_weights(pretrained: Pretrained, inputs: Arrays, layers: Sequence[int]) -> np.ndarray:
     """Returns the attention of the first token to each patch, `[layers, heads, rows, columns]`.
 
-    The rows are frequencies.
+    Rows are frequencies.
     """
     config = pretrained.config
     weights = patterns(pretrained, inputs, "blocks.{}.attn.hook_pattern", layers)
@@ -68,8 +68,8 @@ def patches_picture(
 ) -> Any:
     """Draws the spectrogram above named maps of patches `[maps, rows, columns]`.
 
-    `patch_seconds` are the time from one patch to the next, and that of a patch. Nothing is shown
-    beyond the end of the sound.
+    `patch_seconds` are the time step between patches and the duration of a patch. The maps end with
+    the sound.
     """
     size = (11, 1.05 * len(maps) + 2.6)
     options = {"sharex": True, "gridspec_kw": {"height_ratios": (2, *[1] * len(maps))}}
@@ -78,7 +78,7 @@ def patches_picture(
     seconds = spectrogram.frames * spectrogram.seconds_per_frame
     draw_spectrogram(above, spectrogram)
     step, length = patch_seconds
-    # A patch is shown around its centre, as wide as the step to the next.
+    # Each patch is drawn around its centre, with the width of the step.
     left = (length - step) / 2
     for axes, values, name in zip(below, maps, names, strict=True):
         extent = (left, left + values.shape[1] * step, -0.5, values.shape[0] - 0.5)

@@ -1,4 +1,4 @@
-"""The lattice of a CTC head: the probabilities of frames, and the alignments of a text."""
+"""The lattice of a CTC head: probabilities of frames, and alignments of a text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _LOOKS = {"cmap": "Blues", "vmin": 0, "vmax": 1, "interpolation": "nearest", "as
 
 @dataclass(frozen=True)
 class Labelled:
-    """A sound beside the labels of a CTC head."""
+    """A sound with the labels of a CTC head."""
 
     log_probs: np.ndarray
     """float32 `[T, V]`."""
@@ -37,13 +37,13 @@ class Labelled:
     """The name of each class."""
     text: str
     seconds: float
-    """The time from one frame to the next."""
+    """The time step between frames."""
     words: list[Mapping[str, Any]]
-    """"word", "start" and "end" of each."""
+    """"word", "start" and "end" of each word."""
 
 
 def labelled(pretrained: Pretrained, sound: Sound, text: str | None = None) -> Labelled:
-    """Returns the scores of frames, with the likeliest labels or those of a given text."""
+    """Returns the scores of frames, with the labels of a given text or the most likely ones."""
     features = waveform_features_of(pretrained)
     tokenizer = pretrained.prompt_encoder.tokenizer
     blank = pretrained.model.heads["ctc"].blank
@@ -60,7 +60,7 @@ def labelled(pretrained: Pretrained, sound: Sound, text: str | None = None) -> L
 
 
 def _encoded(pretrained: Pretrained, text: str, frames: int) -> tuple[int, ...]:
-    """Returns the labels of a text; DataError if the model cannot write it, or not in time."""
+    """Returns the labels of a text; raises DataError if the model cannot produce it in time."""
     encoder = pretrained.prompt_encoder
     labels = tuple(encoder.rendered(text))
     written = encoder.tokenizer.decode(labels)
@@ -79,7 +79,7 @@ def _encoded(pretrained: Pretrained, text: str, frames: int) -> tuple[int, ...]:
 
 
 def emissions_picture(found: Labelled) -> Any:
-    """Draws the probability of each class at each frame, and the likeliest class of each frame."""
+    """Draws the probability of each class at each frame, and the most likely class."""
     probabilities = np.exp(found.log_probs)
     best = probabilities.argmax(axis=1)
     largest = probabilities.max(axis=0)
@@ -112,7 +112,7 @@ def emissions_picture(found: Labelled) -> Any:
 
 
 def lattice_pictures(found: Labelled) -> list[Any]:
-    """Draws the alignments of a text, some labels a picture, with the likeliest one as a line."""
+    """Draws the alignments of a text in parts, with the most likely one as a line."""
     labels = found.labels
     path = alignment_path(found.log_probs, labels, blank=found.blank)
     shares = occupancy(found.log_probs, labels, blank=found.blank)

@@ -1,4 +1,4 @@
-"""The output files of `lab speech`: a page, its pictures, and interactive maps of attention."""
+"""The output files of `lab speech`: a page, its figures, and interactive attention maps."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -41,18 +41,18 @@ PAGE = "speech.html"
 
 @dataclass(frozen=True)
 class SpeechReport:
-    """Writes what Whisper, wav2vec 2.0, HuBERT or an Audio Spectrogram Transformer hears."""
+    """The report on Whisper, wav2vec 2.0, HuBERT or an Audio Spectrogram Transformer."""
 
     folder: Path
     pretrained: Pretrained
     sound: Sound
     _: KW_ONLY
     text: str | None = None
-    """What is said, for the alignment; None: what the model writes."""
+    """The text to align; None for the model's transcript."""
     language: str | None = None
-    """What Whisper is told; None: it detects the language."""
+    """The language for Whisper; None to detect it."""
     layers: Sequence[int] | None = None
-    """The layers whose attention is shown; None: all."""
+    """The layers whose attention is shown; None for all."""
     heads: Sequence[int] | None = None
 
     @cached_property
@@ -60,7 +60,7 @@ class SpeechReport:
         return Page(f"{Path(self.pretrained.folder).name} hears {self.sound.name}")
 
     def write(self) -> Path:
-        """Writes the page and its pictures; returns the page."""
+        """Writes the page and its figures; returns the page."""
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.pretrained.config
         if reads_sound(self.pretrained):
@@ -76,15 +76,15 @@ class SpeechReport:
         self._spectrogram(spectrogram, answer.words, "The log-mel spectrogram that Whisper reads")
         self._page.section("Text and alignment")
         if answer.alignment is None:
-            self._page.text("The model writes no text.")
+            self._page.text("The model's transcript is empty.")
         else:
-            self._said(answer.text, answer.words, answer.language)
+            self._add_text(answer.text, answer.words, answer.language)
             self._figure(
                 "alignment",
                 alignment_picture(answer),
-                "Each row is a token: where the heads that follow the sound attend to, less the "
-                "mean over the tokens. The red path is the cheapest one that moves forward through "
-                "both; a token begins where the path enters its row.",
+                "Each row is a token: the attention of the alignment heads, minus the mean over "
+                "the tokens. The red path is the cheapest one that moves forward in both; a token "
+                "begins where the path enters its row.",
             )
         self._attention(answer_maps(self.pretrained, answer, self.layers))
 
@@ -98,7 +98,7 @@ class SpeechReport:
         inputs = {"input_values": features(self.sound.waveform)[None]}
         if found is not None:
             self._page.section("Text and lattice")
-            self._said(found.text, found.words)
+            self._add_text(found.text, found.words)
             self._lattice(found)
         self._classes(inputs)
         chosen = selected("layers", self.layers, range(config.num_layers))
@@ -108,12 +108,12 @@ class SpeechReport:
         self._attention([maps])
 
     def _lattice(self, found: Labelled) -> None:
-        """Adds the pictures of a CTC head."""
+        """Adds the figures of a CTC head."""
         self._figure(
             "emissions",
             emissions_picture(found),
-            "What the head gives: a probability for each token and frame. Without repetitions and "
-            "blanks, the red path is the greedy transcript.",
+            "The output of the head: a probability for each token and frame. Without repetitions "
+            "and blanks, the red path is the greedy transcript.",
         )
         pictures = lattice_pictures(found)
         for number, picture in enumerate(pictures):
@@ -122,8 +122,8 @@ class SpeechReport:
                 picture,
                 "The rows are the labels of the text with blanks between them. An alignment stays "
                 "in a row, goes to the next, or skips a blank. Blue is the share of all "
-                "alignments, weighted by probability, that pass there; the red path is the "
-                "likeliest.",
+                "alignments, weighted by probability, that pass there; the red path is the most "
+                "likely one.",
             )
         if len(pictures) == MOST_PARTS:
             self._page.text(f"A long text is drawn in at most {MOST_PARTS} parts.")
@@ -143,14 +143,14 @@ class SpeechReport:
         self._page.section("Attention over time")
         drawn = spectrogram, times
         names = [f"layer {layer}" for layer in chosen]
-        title = "What the class token attends to: the mean over heads"
+        title = "Attention of the class token: mean over heads"
         self._figure(
             "attention-layers",
             patches_picture(title, weights.mean(axis=1), names, *drawn),
             "A cell is a patch. Blue is relative to the largest weight of a map within the sound.",
         )
         for layer, own in zip(chosen, weights, strict=True):
-            title = f"What the class token attends to in layer {layer}"
+            title = f"Attention of the class token in layer {layer}"
             names = [f"head {head}" for head in heads]
             picture = patches_picture(title, own[heads], names, *drawn)
             self._figure(f"attention-layer-{layer:02d}", picture, title)
@@ -160,10 +160,10 @@ class SpeechReport:
     ) -> None:
         self._page.section("Sound")
         picture = sound_picture(self.sound, spectrogram, words)
-        where = ", with each word where it is said" if words else ""
+        where = ", with each word at its time" if words else ""
         self._figure("spectrogram", picture, f"{about}{where}.")
 
-    def _said(
+    def _add_text(
         self, text: str, words: Sequence[Mapping[str, Any]], language: str | None = None
     ) -> None:
         given = "Given" if self.text is not None else "The model writes"
@@ -181,13 +181,13 @@ class SpeechReport:
             self._figure("classes", classes_picture(classes), caption)
 
     def _attention(self, maps: Sequence[AttentionMaps]) -> None:
-        """Adds an overview of each kind of attention; all heads are on a page beside this one."""
+        """Adds an overview of each kind of attention; all heads are on a separate page."""
         maps = [each.select(heads=self.heads) for each in maps]
         title = f"Attention over time: {self.sound.name}"
         viewer, *pictures = write_maps(self.folder, title, maps)
         self._page.section("Attention over time")
         self._page.html(
-            f'<p><a href="{viewer.name}">{viewer.name}</a> shows every head; the files beside it '
+            f'<p><a href="{viewer.name}">{viewer.name}</a> shows every head; the files next to it '
             "have a figure of each layer.</p>"
         )
         for picture in pictures:
@@ -205,7 +205,7 @@ class SpeechReport:
 
 
 def sampling_rate_of(pretrained: Pretrained) -> int:
-    """Returns the sampling rate of a model that reads sound; ConfigError for another model."""
+    """Returns the sampling rate of a speech model, or raises ConfigError for other models."""
     config = pretrained.config
     if reads_sound(pretrained) and config.is_encoder_decoder:
         return log_mel_of(pretrained).sampling_rate

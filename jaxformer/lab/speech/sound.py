@@ -1,4 +1,4 @@
-"""A clip, and its picture: waveform, spectrogram, and the words where they are said."""
+"""A clip and its figure: waveform, spectrogram, and aligned words."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ class Sound(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """The duration."""
         return len(self.waveform) / self.sampling_rate
 
 
@@ -35,9 +35,9 @@ class Spectrogram(NamedTuple):
     values: np.ndarray
     """float32 `[T, M]`."""
     frames: int
-    """The first frames, which belong to the sound; the others are padding."""
+    """The number of frames of the sound; later frames are padding."""
     seconds_per_frame: float
-    """The time from one frame to the next."""
+    """The time step between frames."""
     centres: np.ndarray
     """The frequency of each bin in Hz, `[M]`."""
 
@@ -53,7 +53,7 @@ def spectrogram_of(sound: Sound) -> Spectrogram:
 
 
 def mel_centres(num_mel_bins: int, sampling_rate: int, scale: MelScale) -> np.ndarray:
-    """Returns the frequency with the largest weight of each mel filter, in Hz."""
+    """Returns the frequency of the largest weight of each mel filter, in Hz."""
     length = 1 << 14  # fine enough for narrow filters
     half = sampling_rate / 2
     lowest = 20.0 if scale == "kaldi" else 0.0

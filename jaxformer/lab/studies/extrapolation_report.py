@@ -30,10 +30,10 @@ def records(plan: Extrapolation, results: Mapping[str, Result]) -> list[dict[str
         for task in plan.chosen_tasks:
             for scheme in plan.chosen_schemes:
                 run = results[f"{task}-{_SOURCE[scheme]}-seed{seed}"]
-                whose = {"task": task, "scheme": scheme, "seed": seed}
+                setting = {"task": task, "scheme": scheme, "seed": seed}
                 if run.diverged:
-                    found.append(whose | {"diverged": run.diverged})
-                found += [whose | row for row in run.measured.get(scheme, ())]
+                    found.append(setting | {"diverged": run.diverged})
+                found += [setting | row for row in run.measured.get(scheme, ())]
     return found
 
 

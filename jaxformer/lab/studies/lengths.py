@@ -40,8 +40,8 @@ def measure(
 ) -> dict[str, Any]:
     """Evaluates a trained model with each of the schemes at multiples of the training length.
 
-    For text, `rows` have the longest length and are cut into the shorter ones, so that the same
-    tokens are predicted at each; for an algorithmic task there are so many of every length.
+    For text, the `rows` of the longest length are split into shorter ones, so that the same tokens
+    are predicted at each length; for an algorithmic task, each length has `rows` rows.
     """
     saved = SavedRun(result.folder)
     parameters = jax.device_put(saved.read(saved.shapes))
@@ -109,7 +109,7 @@ def in_batches(batch: Batch) -> list[Batch]:
 def score(model: ModelConfig, parameters: Parameters, batches: Iterable[Batch]) -> Scores:
     """Evaluates a model, whose positional scheme may differ from training, on batches.
 
-    These have "targets" and "weights" (0 or 1), [B, T]; rows with zero weight do not count.
+    Batches have "targets" and "weights" (0 or 1), [B, T]; rows of weight 0 do not count.
     """
     total = np.zeros(5)
     for batch in batches:

@@ -108,8 +108,8 @@ def write_norms(plan: Norms, results: Mapping[str, Result]) -> list[Path]:
         words = f"{warmup} steps" if warmup else "none"
         for seed, run in enumerate(runs):
             loss = run.measured.get("validation_loss")
-            whose = {"norm": norm, "warmup": warmup, "seed": seed}
-            records.append(whose | {"validation_loss": loss, "diverged": run.diverged})
+            labels = {"norm": norm, "warmup": warmup, "seed": seed}
+            records.append(labels | {"validation_loss": loss, "diverged": run.diverged})
         if whole:
             name = f"{norm}, {'warm-up' if warmup else 'no warm-up'}"
             values = np.array([run["losses"] for run in whole])

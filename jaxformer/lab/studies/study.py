@@ -90,8 +90,8 @@ class Study:
         if not file.is_file():
             return None
         saved = read_json(file)
-        asked = _asked(cell)
-        changes = diff({name: saved.get(name) for name in asked}, asked)
+        requested = _requested(cell)
+        changes = diff({name: saved.get(name) for name in requested}, requested)
         listed = "; ".join(
             f"{name.removeprefix('config.')} {old!r} -> {new!r}"
             for name, (old, new) in changes.items()
@@ -121,7 +121,7 @@ class Study:
         found = Result(time.perf_counter() - started, measured, diverged)
         file = self._file(cell)
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(file, _asked(cell) | found._asdict())
+        write_json(file, _requested(cell) | found._asdict())
         if not self.keep_runs:
             shutil.rmtree(run)
             output.unlink()
@@ -138,7 +138,7 @@ class Study:
             jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
-def _asked(cell: Cell) -> dict[str, Any]:
+def _requested(cell: Cell) -> dict[str, Any]:
     return {"config": to_json(cell.config), "settings": cell.settings}
 
 

@@ -33,30 +33,30 @@ def embed(
     max_length: int | None = None,
     batch_size: int = 32,
 ) -> np.ndarray:
-    """Returns vectors of texts, as sentence-transformers computes them.
+    """Computes vectors of texts as sentence-transformers does.
 
-    The folder's files say how: modules.json, the pooling, dense layers, the length and the prompts.
-    Without them a vector is the mean of the tokens' states.
+    Pooling, dense layers, maximum length and prompts are read from the folder's files
+    (modules.json, ...). Without them, a vector is the mean of the tokens' states.
 
     Args:
         model: The model, as `load` returns it, or its folder or name on the hub.
-        texts: A text, or several.
-        prompt_name: The name of a prompt of the folder, which comes before each text: "query".
-            None: the folder's default.
-        prompt: The text of the prompt.
-        normalize: Whether to scale vectors to length 1 even if the folder does not.
-        truncate_dim: The number of leading values to keep of each vector (Matryoshka); None: what
-            the folder says.
-        max_length: The maximum number of tokens of a text, longer ones are cut; None: what the
-            folder says.
-        batch_size: The number of texts that are computed together.
+        texts: A text, or a list of texts.
+        prompt_name: The name of the folder's prompt to prepend to each text: "query". None: the
+            folder's default.
+        prompt: A literal prompt to prepend to each text.
+        normalize: Whether to scale vectors to length 1, even if the folder does not.
+        truncate_dim: The number of leading values of each vector to keep (Matryoshka); None: as
+            configured in the folder.
+        max_length: The maximum number of tokens of a text; longer ones are truncated; None: as
+            configured in the folder.
+        batch_size: The number of texts per batch.
 
     Returns:
         float32 [texts, D]; [D] for a text that is not in a list.
 
     Raises:
         ArgumentError: An argument has a wrong value.
-        ConfigError: The folder asks for something that is not supported, or has no such prompt.
+        ConfigError: The folder requires an unsupported feature, or has no prompt of this name.
         DataError: There is no tokenizer, or a file is damaged.
     """
     several = [texts] if isinstance(texts, str) else texts
@@ -73,21 +73,21 @@ def score_pairs(
     max_length: int | None = None,
     batch_size: int = 32,
 ) -> np.ndarray:
-    """Returns the scores of pairs of texts, which a cross-encoder reads together.
+    """Scores pairs of texts with a cross-encoder.
 
     Args:
         model: The model, as `load` returns it, or its folder or name on the hub.
         pairs: The pairs, such as a question and a passage.
-        max_length: The maximum number of tokens of a pair; None: what the model allows.
-        batch_size: The number of pairs that are computed together.
+        max_length: The maximum number of tokens of a pair; None: the model's maximum.
+        batch_size: The number of pairs per batch.
 
     Returns:
-        float32 [pairs], or [pairs, labels] for several labels, after the activation function that
-        the folder names: a sigmoid for one label and none for several, unless it names another.
+        float32 [pairs], or [pairs, labels] for several labels, after the activation function in the
+        folder (default: a sigmoid for one label, none for several).
 
     Raises:
         ArgumentError: An argument has a wrong value.
-        ConfigError: The model scores nothing, or its activation function is not known.
+        ConfigError: The model has no score, or its activation function is unknown.
         DataError: There is no tokenizer, or a file is damaged.
     """
     scorer = cross_encoder(model, max_length=max_length, batch_size=batch_size)
@@ -95,7 +95,7 @@ def score_pairs(
 
 
 def open_model(model: Model, **options: Any) -> Pretrained:
-    """Returns the model of a folder, which may be one of sentence-transformers' old ones."""
+    """Loads the model in a folder, including old folders of sentence-transformers."""
     if not isinstance(model, str | Path):
         check_pretrained("model", model)
         return model
@@ -108,7 +108,7 @@ def open_model(model: Model, **options: Any) -> Pretrained:
 def text_embedder(
     model: Model, *, max_length: int | None = None, batch_size: int = 32
 ) -> TextEmbedder:
-    """Returns the embedder of a model, which is cached as long as the model lives."""
+    """Returns the embedder of a model, cached for the model's lifetime."""
     pretrained, recipe = _opened(model)
     if recipe.pooling is None:
         recipe = with_default_pooling(recipe, pretrained.checkpoint.architecture.name)
@@ -118,7 +118,7 @@ def text_embedder(
 def cross_encoder(
     model: Model, *, max_length: int | None = None, batch_size: int = 32
 ) -> CrossEncoder:
-    """Returns the cross-encoder of a model, which is cached as long as the model lives."""
+    """Returns the cross-encoder of a model, cached for the model's lifetime."""
     pretrained, recipe = _opened(model)
     if not _scores(pretrained):
         names = ", ".join(head.name for head in pretrained.config.heads) or "none"
@@ -157,7 +157,7 @@ def _cached(
     known = _CACHED.setdefault(pretrained, {})
     key = (kind, max_length, batch_size)
     if key not in known:
-        # It must not refer to the model, which is the weak key.
+        # The value must not refer to the model, which is the weak key.
         known[key] = kind(replace(pretrained), recipe, max_length, batch_size)
     return known[key]
 

@@ -24,13 +24,13 @@ _OLD_ACTIVATION = "sbert_ce_default_activation_function"
 
 
 class _TextModel:
-    """A model that computes something for each text.
+    """The base of embedders and cross-encoders.
 
     Attributes:
         pretrained: The model.
-        recipe: What the folder says.
-        chunk: How many texts are read together, so that similar lengths share a batch.
-        cut: How many texts were too long and were cut so far.
+        recipe: The settings in the folder.
+        chunk: Number of texts to read at a time, so that texts of similar length share a batch.
+        cut: Number of texts truncated so far.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class _TextModel:
 
 
 def _reader(pretrained: Pretrained, max_length: int | None, lower_case: bool) -> TextReader:
-    """Returns the reader of a model's texts; that of a run reads them as in training."""
+    """Returns the reader of a model's texts, which for a run reads them as in training."""
     if "jaxformer_kind" not in read_settings(pretrained.folder):
         return HFReader(pretrained, max_length, lower_case)
     run = pretrained.folder.parent
@@ -92,7 +92,7 @@ class TextEmbedder(_TextModel):
         normalize: bool = False,
         truncate_dim: int | None = None,
     ) -> Iterator[np.ndarray]:
-        """Yields the vectors of a few batches of texts at a time; see `embed`."""
+        """Yields the vectors of a few batches at a time; see `embed`."""
         listed = isinstance(texts, Sequence) and len(texts) > 0
         fits = listed and all(isinstance(text, str) for text in texts)
         check_argument("texts", texts, fits, "a text, or a list of at least one")
@@ -110,7 +110,7 @@ class TextEmbedder(_TextModel):
     def similarities(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Returns the similarities of vectors [N, D] and [M, D], float32 [N, M].
 
-        The folder names what they are: cosines, dot products, or negative distances.
+        They are cosines, dot products or negative distances, as configured in the folder.
         """
         return _SIMILARITIES[self.recipe.similarity](first, second)
 
@@ -129,7 +129,7 @@ class CrossEncoder(_TextModel):
         return self._activation(self.reader.scores(model, arrays).astype(jnp.float32))
 
     def stream(self, pairs: Sequence[tuple[str, str]]) -> Iterator[np.ndarray]:
-        """Yields the scores of a few batches of pairs at a time; see `score_pairs`."""
+        """Yields the scores of a few batches at a time; see `score_pairs`."""
         listed = isinstance(pairs, Sequence) and len(pairs) > 0
         fits = listed and all(
             isinstance(pair, list | tuple) and [*map(type, pair)] == [str, str] for pair in pairs
@@ -141,7 +141,7 @@ class CrossEncoder(_TextModel):
 
 
 def named_activation(pretrained: Pretrained, recipe: Recipe) -> tuple[str, str] | None:
-    """Returns the name of a cross-encoder's activation function, and the field that has it."""
+    """Returns the name of a cross-encoder's activation function, and the field that defines it."""
     values = pretrained.checkpoint.hf_config.values
     config = pretrained.checkpoint.hf_config.path
     nested = values.get("sentence_transformers")

@@ -1,4 +1,4 @@
-"""The steps of sentence-transformers after the model: pooling, and modules on the vectors."""
+"""The steps of sentence-transformers after the model: pooling, and modules on vectors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,14 +60,14 @@ def pooled(hidden: jax.Array, valid: jax.Array, counted: jax.Array, mode: Mode) 
 
     .. math:: \frac{\sum_t w_t h_t}{\sum_t w_t} \quad \text{or} \quad \max_t h_t
 
-    where w is 1 ("mean"), t + 1 ("weightedmean"), or 1 for one token alone ("cls", "lasttoken").
+    where w is 1 ("mean"), t + 1 ("weightedmean"), or 1 for a single token ("cls", "lasttoken").
     "mean_sqrt_len_tokens" divides the sum by the root of the number of tokens.
 
     Args:
         hidden: `[B, T, D]`, the states.
         valid: bool `[B, T]`, the tokens that are not padding, on either side.
-        counted: bool `[B, T]`, those of them that count: all, or those after a prompt. A token's
-            place t does not depend on what counts.
+        counted: bool `[B, T]`, the tokens to pool: all valid ones, or those after a prompt. A
+            token's position t is the same in both cases.
         mode: The pooling mode.
 
     Returns:
@@ -96,7 +96,7 @@ class Pooling:
 
     @classmethod
     def read(cls, folder: Path) -> "Pooling":
-        """Returns the pooling that a module's folder describes."""
+        """Reads the pooling in a module's folder."""
         values = _config(folder)
         modes = values.get("pooling_mode")
         if modes is None:
@@ -121,13 +121,13 @@ Module = Callable[[jax.Array], jax.Array]
 
 
 def read_normalize(folder: Path) -> Module:
-    """Returns what scales vectors to length 1."""
+    """Returns a function that scales vectors to length 1."""
     _check_on_vectors(folder, _config(folder))
     return partial(unit, wanted=True)
 
 
 def read_dense(folder: Path) -> Module:
-    """Returns a layer with an activation, and perhaps a residual."""
+    """Returns a layer with an activation and an optional residual."""
     values = _config(folder)
     _check_on_vectors(folder, values)
     where = f"{folder / CONFIG}: activation_function"
@@ -152,7 +152,7 @@ def read_dense(folder: Path) -> Module:
 
 
 def read_layer_norm(folder: Path) -> Module:
-    """Returns what normalises each vector, then scales and shifts its values."""
+    """Returns a layer norm with scale and shift."""
     tensors = _tensors(folder)
     width = (_config(folder).get("dimension"),)
     scale, bias = (_tensor(tensors, name, width) for name in ("norm.weight", "norm.bias"))
@@ -167,11 +167,11 @@ def read_layer_norm(folder: Path) -> Module:
 
 MODULES: dict[str, Callable[[Path], Module]] = {
     "Dense": read_dense,
-    "Dropout": lambda folder: lambda vectors: vectors,  # which acts only in training
+    "Dropout": lambda folder: lambda vectors: vectors,  # only acts in training
     "LayerNorm": read_layer_norm,
     "Normalize": read_normalize,
 }
-"""Class of sentence-transformers -> reads the module that a folder describes."""
+"""Class of sentence-transformers -> function that reads the module in a folder."""
 
 
 def _product(vectors: jax.Array, kernel: np.ndarray) -> jax.Array:
@@ -179,7 +179,7 @@ def _product(vectors: jax.Array, kernel: np.ndarray) -> jax.Array:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    """The values of a module's config.json, which older modules lack."""
+    """Returns the values of a module's config.json; empty for older modules, which lack it."""
     return read_object(folder, CONFIG) or {} if folder.is_dir() else {}
 
 
@@ -195,7 +195,7 @@ def _check_on_vectors(folder: Path, values: dict[str, Any]) -> None:
 def _tensors(folder: Path) -> TensorFiles:
     if file_in(folder, SINGLE) is None and file_in(folder, _PICKLE) is not None:
         raise ConfigError(
-            f"{folder}: holds {_PICKLE}, a pickle, which can run any code when it is read, and no "
+            f"{folder}: has {_PICKLE}, a pickle, which can run any code when it is read, but no "
             f"{SINGLE}: convert the whole folder, SentenceTransformer(DIR).save(FOLDER), and name "
             "that FOLDER"
         )
@@ -208,14 +208,14 @@ def _tensor(tensors: TensorFiles, name: str, shape: tuple[Any, ...]) -> np.ndarr
     if found is None or found.shape != shape:
         what = "is missing" if found is None else f"has shape {found.shape}"
         raise ConfigError(
-            f"{tensors.folder}: {name} {what}: must have {shape}, as {CONFIG} says; fetch the "
+            f"{tensors.folder}: {name} {what}: must have {shape}, as in {CONFIG}; fetch the "
             "folder again"
         )
     return np.asarray(tensors.read(name), np.float32)
 
 
 def unit(vectors: jax.Array, wanted: bool) -> jax.Array:
-    """Returns float32 vectors [B, D], scaled to length 1 if that is wanted."""
+    """Returns float32 vectors [B, D], scaled to length 1 if `wanted`."""
     vectors = vectors.astype(jnp.float32)
     if not wanted:
         return vectors

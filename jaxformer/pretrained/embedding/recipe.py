@@ -1,4 +1,4 @@
-"""Reads from the files of sentence-transformers how a model embeds texts."""
+"""Reads how a model embeds texts from the files of sentence-transformers."""
 
 import re
 from collections.abc import Mapping
@@ -26,11 +26,11 @@ class Recipe:
     transformer: Path
     """The folder of the model."""
     max_length: int | None = None
-    """The maximum number of tokens of a text; None: what the model and its tokenizer allow."""
+    """The maximum number of tokens of a text; None: the maximum of the model and its tokenizer."""
     lower_case: bool = False
-    """Whether texts are read in lower case."""
+    """Whether texts are lowercased."""
     pooling: Pooling | None = None
-    """How the tokens' states become a vector; None for a cross-encoder."""
+    """How the tokens' states are pooled to a vector; None for a cross-encoder."""
     modules: tuple[Module, ...] = ()
     """The steps after pooling."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Recipe:
 
     @property
     def prompts(self) -> dict[str, str]:
-        """The prompts that may precede a text, by name."""
+        """The prompts to prepend to a text, by name."""
         given = self.settings.get("prompts") or {}
         return {name: str(text) for name, text in given.items() if text is not None}
 
@@ -49,13 +49,13 @@ class Recipe:
         return name if name in get_args(Similarity) else "cosine"
 
     def prompt(self, text: str | None, name: str | None) -> str:
-        """Returns the prompt that precedes each text."""
+        """Returns the prompt to prepend to each text."""
         if text is not None:
             return text
         name = self.settings.get("default_prompt_name") if name is None else name
         if name is None:
             return ""
-        # sentence-transformers knows these names for every model, perhaps without a text.
+        # sentence-transformers accepts these names for every model, with a default of "".
         known = {"query": "", "document": ""} | self.prompts
         if name not in known:
             raise ConfigError(
@@ -66,7 +66,7 @@ class Recipe:
 
 
 def read_recipe(folder: Path) -> Recipe:
-    """Returns the recipe of a folder; without modules.json, it has only the model."""
+    """Returns the recipe of a folder; without modules.json, only of the model."""
     file = file_in(folder, LIST)
     if file is None and _OLD.fullmatch(folder.name) and file_in(folder.parent, LIST) is not None:
         recipe = read_recipe(folder.parent)
@@ -102,20 +102,20 @@ def with_default_pooling(recipe: Recipe, model_class: str) -> Recipe:
     mode = "lasttoken" if model_class.endswith("ForCausalLM") else "mean"
     what = {"lasttoken": "the state of the last token", "mean": "the mean of the tokens' states"}
     warn_once(
-        f"{recipe.transformer}: there is no {LIST} to say how texts are embedded: {what[mode]} "
+        f"{recipe.transformer}: there is no {LIST} that defines how to embed texts: {what[mode]} "
         "is used, as in sentence-transformers"
     )
     return replace(recipe, pooling=Pooling((mode,)))
 
 
 def _entry(file: Path, entry: Any) -> tuple[str, str]:
-    """The class of a module without its package, and the module's folder."""
+    """Returns the class of a module, without its package, and the module's folder."""
     kind, path = (entry.get(name) if isinstance(entry, dict) else None for name in ("type", "path"))
     if not (isinstance(kind, str) and isinstance(path, str)):
         raise DataError(f"{file}: {shortened(entry)}: must be a module with a type and a path")
     parts = PurePosixPath(path).parts
     if len(parts) > 1 or set(parts) & {"..", "/"}:
-        raise DataError(f"{file}: path = {path!r}: must be a folder beside it")
+        raise DataError(f"{file}: path = {path!r}: must be a folder next to it")
     package, _, name = kind.rpartition(".")
     if package.partition(".")[0] != "sentence_transformers":
         raise ConfigError(_unsupported(file, kind, "one of sentence_transformers, not custom code"))
@@ -127,7 +127,7 @@ def _unsupported(file: Path, kind: str, wanted: str) -> str:
 
 
 def _settings_of(transformer: Path) -> dict[str, Any]:
-    """Reads the settings of the Transformer, from the first of its file names that exists."""
+    """Reads the settings of the Transformer from the first of its possible files that exists."""
     for name in _TRANSFORMER_FILES:
         if values := read_object(transformer, name):
             return values

@@ -1,1 +1,1 @@
-"""Exports of a trained model: the formats of its weights, its model card, and the hub."""
+"""Exports of a trained model: weight formats, the model card, and the hub."""

@@ -21,7 +21,7 @@ from jaxformer.pretrained.writing import copy_other_files
 def export_adapter(
     run_dir: Path, folder: Path, step: int | None = None, best: bool = False
 ) -> PeftConfig:
-    """Writes what a run with low-rank factors learned as a PEFT adapter, whole or not at all."""
+    """Writes the low-rank factors of a run, and its other trained parameters, as a PEFT adapter."""
     check_unused(folder)
     opened = RunCheckpoint(run_dir, step, best)
     run, train = opened.saved, opened.config.train
@@ -37,7 +37,7 @@ def export_adapter(
     factors = {
         name: Factors(*(found[name + suffix] for suffix in FACTORS), lora.scale)
         for name in structure.targets
-        if name not in whole  # A kernel that was trained itself contains its factors.
+        if name not in whole  # A fully trained kernel contains its factors.
     }
     model = Pretrained(run.model, {}, opened.describe)
     config = PeftConfig(
@@ -61,7 +61,7 @@ def export_adapter(
 
 
 def _base_name(config: Config) -> str | None:
-    """The name from which PEFT loads the base; None if it is not a Hugging Face checkpoint."""
+    """Returns the name of the base for PEFT, or None if it is not a Hugging Face checkpoint."""
     # If the base is an adapter, another run or some layers of a checkpoint, it is not saved
     # anywhere.
     if config.init_from is None or config.init_layers is not None:

@@ -1,4 +1,4 @@
-"""The formats of an export's weights: safetensors files, or those of a Flax class."""
+"""The weight formats of an export: safetensors, or the msgpack files of a Flax class."""
 
 import logging
 from collections.abc import Mapping
@@ -26,12 +26,12 @@ _log = logging.getLogger(__name__)
 
 
 class ExportFormat:
-    """A file format for a model's weights: the safetensors files that transformers writes today."""
+    """A weight format; this one is the safetensors files of transformers."""
 
     name: str = "hf"
-    """Its name in `save`, and the `kind` of its file layouts."""
+    """The name in `save`, and the `kind` of the file layouts."""
     max_bytes: int = 5 * 10**9
-    """The largest size of a file, unless the layout of existing files is kept."""
+    """The maximum size of a file, unless the layout of existing files is kept."""
 
     def check(
         self, checkpoint: HFCheckpoint, parameters: Parameters, placements: list[Placement]
@@ -39,7 +39,7 @@ class ExportFormat:
         """Raises a ConfigError if the format cannot store a model."""
 
     def kept(self, checkpoint: HFCheckpoint, placements: list[Placement]) -> list[Placement]:
-        """Returns those tensors of PyTorch's file that files of this format have."""
+        """Returns the tensors of PyTorch's file that this format stores."""
         return placements
 
     def write(
@@ -59,7 +59,7 @@ class ExportFormat:
 
 
 class FlaxMsgpack(ExportFormat):
-    """The files that the Flax classes of transformers 4 wrote and read."""
+    """The msgpack files of the Flax classes in transformers 4."""
 
     name = "flax"
     max_bytes = 10**10
@@ -89,11 +89,11 @@ class FlaxMsgpack(ExportFormat):
 EXPORT_FORMATS: dict[str, ExportFormat] = {
     each.name: each for each in (ExportFormat(), FlaxMsgpack())
 }
-"""The formats by their names."""
+"""The formats by name."""
 
 
 def export_format(name: str) -> ExportFormat:
-    """Returns a format by its name."""
+    """Returns a format by name."""
     if name not in EXPORT_FORMATS:
         known = " or ".join(map(repr, EXPORT_FORMATS))
         hint = did_you_mean(name, EXPORT_FORMATS)

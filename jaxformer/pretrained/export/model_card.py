@@ -1,4 +1,4 @@
-"""The model card of a run: README.md, which the Hugging Face hub shows."""
+"""The model card of a run: the README.md on the Hugging Face hub."""
 
 import json
 from pathlib import Path
@@ -18,9 +18,9 @@ CARD = "README.md"
 def model_card(
     run: str | Path, pretrained: Pretrained, *, step: int | None = None, best: bool = False
 ) -> str | None:
-    """Returns the text of README.md for a checkpoint of a run; None if it was not trained here.
+    """Returns the README.md for a checkpoint of a run, or None if it was not trained here.
 
-    `pretrained` is the model that `load` read from the run's folder, or from that of a checkpoint.
+    `pretrained` is the model that `load` read from the folder of the run or of a checkpoint.
     """
     folder = folder_path(run, "RUN_DIR")
     if is_hf_checkpoint(folder):
@@ -54,7 +54,7 @@ def model_card(
 
 
 def _head(kept: Path, init_from: str | None) -> tuple[list[str], str]:
-    """The metadata of the card for the hub, and the name of the model that the run started from."""
+    """Returns the card's metadata for the hub, and the name of the run's original model."""
     source = read_source(kept)
     origin = "random weights"
     lines = ["---", "library_name: transformers", "tags:", "- jaxformer"]
@@ -92,6 +92,6 @@ def _usage(pretrained: Pretrained, step: int) -> list[str]:
 
 
 def write_card(folder: AnyPath, card: str | None) -> None:
-    """Writes README.md, if there is a card."""
+    """Writes README.md, unless the card is None."""
     if card is not None:
         (folder / CARD).write_text(card, encoding="utf-8")

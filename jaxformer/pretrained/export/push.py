@@ -1,4 +1,4 @@
-"""Puts an exported model on the Hugging Face hub."""
+"""Uploads an exported model to the Hugging Face hub."""
 
 from pathlib import Path
 
@@ -26,24 +26,24 @@ def push(
 ) -> str:
     """Uploads a Hugging Face checkpoint to the hub: weights, config.json, tokenizer, templates.
 
-    Before anything is created, the folder is checked: its tensors must fit its config.json. Of
-    other files, only README.md, LICENSE and receipt.json are uploaded.
+    The folder is checked first: its tensors must fit its config.json. Of other files, only
+    README.md, LICENSE and receipt.json are uploaded.
 
     Args:
-        folder: A folder that `save` or ``jaxformer export`` wrote; an adapter, too.
+        folder: A folder written by `save` or ``jaxformer export``, or an adapter.
         name: "org/name"; it is created if it does not exist.
         private: Whether a newly created repository is private.
         revision: The branch; None: main. It is created if it does not exist.
         message: The message of the commit.
-        token: The access token for the hub; None: HF_TOKEN, or that of `hf auth login`.
+        token: The access token for the hub; None: HF_TOKEN, or the token of `hf auth login`.
 
     Returns:
-        The address of the model's page.
+        The URL of the model's page.
 
     Raises:
         ArgumentError: An argument has a wrong value.
-        ConfigError: The folder holds no model, the token may not write there, or the hub cannot be
-            reached.
+        ConfigError: The folder does not contain a model, the token has no write access, or the hub
+            cannot be reached.
         DataError: The folder is not complete.
     """
     folder = staged(folder_path(folder, "FOLDER"))
@@ -61,7 +61,7 @@ def push(
 
 
 def _check_complete(folder: Path) -> None:
-    """Checks that a folder holds a whole model, or a whole PEFT adapter."""
+    """Checks that a folder contains a complete model or PEFT adapter."""
     if not folder.is_dir():
         raise ConfigError(
             f"FOLDER = {folder}: must be the folder of a Hugging Face checkpoint; looked from "

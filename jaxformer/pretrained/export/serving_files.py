@@ -1,7 +1,7 @@
-"""The files from which other programs serve a model that was trained here.
+"""Files with which other programs serve a model that was trained here.
 
 vLLM, SGLang, MLX-LM, TGI and the converters of llama.cpp and CTranslate2 read the special tokens,
-the longest text and the end of an answer from them. A published checkpoint keeps its own.
+the maximum length and the end token of an answer from them. A published checkpoint keeps its own.
 """
 
 import json
@@ -16,13 +16,14 @@ from jaxformer.io.model_files import GENERATION, TOKENIZER, file_in, read_object
 
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len")
-"""The fields of config.json with the number of positions, as vLLM looks for them."""
+"""The fields of config.json in which vLLM looks for the number of positions."""
 
 
 def write_serving_files(folder: Path, values: Mapping[str, Any], writes_text: bool) -> None:
-    """Completes tokenizer_config.json, and writes the other files that name special tokens.
+    """Completes tokenizer_config.json, and writes the other files with special tokens.
 
-    `values` are those of config.json. A model that `writes_text` needs generation_config.json.
+    `values` are those of config.json. If the model `writes_text`, generation_config.json is
+    written.
     """
     settings = read_object(folder, SETTINGS)
     if settings:
@@ -41,20 +42,20 @@ def write_serving_files(folder: Path, values: Mapping[str, Any], writes_text: bo
 def _tokenizer_settings(
     folder: Path, settings: Mapping[str, Any], values: Mapping[str, Any], writes_text: bool
 ) -> dict[str, Any]:
-    """What a tokenizer_config.json lacks: the first token, the longest text, clean-up."""
+    """Returns missing fields of tokenizer_config.json: first token, maximum length, clean-up."""
     lengths = [values[name] for name in _LENGTHS if isinstance(values.get(name), int)]
     found: dict[str, Any] = {"clean_up_tokenization_spaces": False}
     if lengths:
         found["model_max_length"] = min(lengths)
     begin, template = values.get("bos_token_id"), find_template(folder)
-    # A template may write the token that is named, although no text of the training began with it.
+    # A template may use this token even if training texts did not begin with it.
     if writes_text and begin is not None and (template is None or "bos_token" not in template[1]):
         found["bos_token"] = read_tokenizer(folder / TOKENIZER).id_to_token(begin)
     return {name: value for name, value in found.items() if name not in settings}
 
 
 def _end_of_turn(folder: Path) -> int | None:
-    """The token that ends an answer in the chat template, if there is one."""
+    """Returns the token that ends an answer in the chat template, if any."""
     template = read_chat_template(folder)
     if template is None:
         return None

@@ -1,1 +1,1 @@
-"""Inspects a trained model: its tokens, their nearest neighbours, and what fills a mask."""
+"""Inspects a trained model: tokens, nearest neighbours, and predictions for masks."""

@@ -26,7 +26,7 @@ class Filled(NamedTuple):
     token_str: str
     """Its text."""
     sequence: str
-    """The text with the token filled in; other masks stay."""
+    """The text with this mask replaced by the token."""
 
 
 def fill_mask(pretrained: Pretrained, text: str, *, k: int = 5) -> list[list[Filled]]:
@@ -34,7 +34,7 @@ def fill_mask(pretrained: Pretrained, text: str, *, k: int = 5) -> list[list[Fil
 
         p(token at mask m) = softmax(logits_m)
 
-    Several masks are predicted at once, each as if the others stayed masked.
+    Each of several masks is predicted while the others stay masked.
     """
     check_pretrained("pretrained", pretrained)
     if "masked_language_model" not in [head.name for head in pretrained.config.heads]:
@@ -72,7 +72,7 @@ def fill_mask(pretrained: Pretrained, text: str, *, k: int = 5) -> list[list[Fil
 
 
 def _alternative(pretrained: Pretrained) -> str:
-    """What a model that fills no masks has or does instead."""
+    """Describes the heads or the use of a model that cannot fill masks."""
     folder = pretrained.folder or "DIR"
     config = pretrained.config
     if config.predicts_next_token:
@@ -82,10 +82,10 @@ def _alternative(pretrained: Pretrained) -> str:
 
 
 def _mask_token(tokenizer: TextTokenizer, text: str) -> str:
-    """The model's mask token, which the text must hold."""
+    """Returns the model's mask token, which the text must contain."""
     mask = tokenizer.mask_token
     if mask is None:
-        raise ConfigError("the tokenizer has no mask token, so no token of a text can be hidden")
+        raise ConfigError("the tokenizer has no mask token, so a text cannot have masks")
     if not isinstance(text, str) or mask not in text:
         others = [name for name in mask_names() if isinstance(text, str) and name in text]
         advice = f"; write {mask} for {others[0]}, the mask token of other models" if others else ""

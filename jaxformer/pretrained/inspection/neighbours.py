@@ -1,4 +1,4 @@
-"""The nearest tokens to a word, by the cosine of their input embeddings."""
+"""The tokens nearest to a word, by the cosine of their input embeddings."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -15,16 +15,16 @@ _TABLE = "embedding.table"
 
 
 class Neighbour(NamedTuple):
-    """A token near another one."""
+    """A neighbour of a token."""
 
     piece: str
-    """As the tokenizer stores it."""
+    """The token as stored in the tokenizer."""
     text: str
     """Its text."""
     id: int
-    """Its row in the embedding table."""
+    """The row in the embedding table."""
     cosine: float
-    """The cosine of the two embeddings, from -1 to 1."""
+    """The cosine of the embeddings, from -1 to 1."""
 
 
 class Neighbours(NamedTuple):
@@ -33,7 +33,7 @@ class Neighbours(NamedTuple):
     token: Token
     """The token of the word."""
     nearest: list[Neighbour]
-    """Its neighbours, the nearest first, without the token itself."""
+    """The neighbours, nearest first, without the token itself."""
 
 
 def neighbours(
@@ -44,12 +44,12 @@ def neighbours(
     step: int | None = None,
     best: bool = False,
 ) -> Neighbours:
-    """Finds the tokens whose input embeddings have the largest cosine with that of a word.
+    """Finds the tokens whose input embeddings have the largest cosine to that of a word.
 
         cos(a, b) = <E_a, E_b> / (|E_a| |E_b|)
 
-    The word is one token inside a text, after a space where the tokenizer tells the two apart, or
-    else at the start of one. Only the embedding table is read from a folder.
+    The word must be a single token, after a space if the tokenizer distinguishes the two, or else
+    at the start of a text. From a folder, only the embedding table is read.
     """
     check_argument("k", k, isinstance(k, int) and k >= 1, "an integer of at least 1")
     tokenizer = open_tokenizer(model)
@@ -71,11 +71,11 @@ def neighbours(
 
 
 def nearest_rows(table: np.ndarray, row: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the k other rows of a table `[V, E]` with the largest cosine to one of them.
+    """Returns the k rows of a table `[V, E]` with the largest cosine to another of its rows.
 
     Returns:
-        Their indices int `[k]` and cosines float32 `[k]`, the largest first. The cosine with a row
-        of zeros is 0.
+        Their indices int `[k]` and cosines float32 `[k]`, largest first. The cosine to a row of
+        zeros is 0.
     """
     table = np.asarray(table, np.float32)
     lengths = np.linalg.norm(table, axis=1)
@@ -109,7 +109,7 @@ def _single(tokenizer: TextTokenizer, word: str) -> Token:
 
 
 def _pieces(tokenizer: TextTokenizer, text: str) -> list[Token]:
-    """Returns the tokens of a text, without special tokens around it or a lone mark of a space."""
+    """Returns the tokens of a text, without special tokens around it or a separate space token."""
     tokens = [token for token in tokenizer.tokens(text) if token.start is not None]
     return [token for token in tokens if token.piece not in ("\u2581", "\u0120")]
 

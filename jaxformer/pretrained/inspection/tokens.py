@@ -1,4 +1,4 @@
-"""The tokens of a text as a model reads them, each with its position in the text."""
+"""The tokens of a text as a model reads them, with their positions in the text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,25 +21,26 @@ from jaxformer.pretrained.auto import model_folder, open_checkpoint
 from jaxformer.pretrained.model import Pretrained
 
 _SPACE = "\u2581"
-"""A separate token for a space, in SentencePiece."""
+"""SentencePiece's separate token for a space."""
 
 
 class Token(NamedTuple):
     """A token of a text."""
 
     piece: str
-    """As the tokenizer stores it: "Ġking" (byte-level BPE), "##ing" (WordPiece), "▁the"."""
+    """The token as stored in the tokenizer: "Ġking" (byte-level BPE), "##ing" (WordPiece), "▁the".
+    """
     id: int
-    """Its row in the embedding table."""
+    """The row in the embedding table."""
     start: int | None
-    """Where its characters begin in the text; None: the tokenizer added it."""
+    """The start of its characters in the text; None if the tokenizer added it."""
     end: int | None
-    """Where they end: the token is `text[start:end]`."""
+    """The end of its characters: the token is `text[start:end]`."""
     special: bool
-    """Whether it is a special token, such as [CLS] or an end of text."""
+    """Whether it is a special token, such as [CLS] or the end of text."""
 
     def shown(self, text: str) -> str:
-        """Returns its characters in the text, or its piece if it has none."""
+        """Returns the characters in the text, or the piece if there are none."""
         if self.start is None or self.piece == _SPACE:
             return self.piece
         return text[self.start : self.end].strip() or self.piece
@@ -47,12 +48,12 @@ class Token(NamedTuple):
 
 @dataclass(frozen=True)
 class TextTokenizer:
-    """A model's tokenizer, with the special tokens that its training put around a text."""
+    """A model's tokenizer, with the special tokens around a text in training."""
 
     rust: RustTokenizer
     """The tokenizer."""
     before: tuple[int, ...] | None
-    """The ids in front of a text; None: the tokenizer's own post-processor adds them."""
+    """The ids before a text; None if the tokenizer's post-processor adds them."""
     after: tuple[int, ...]
     """The ids after a text."""
     settings: dict[str, Any]
@@ -61,9 +62,9 @@ class TextTokenizer:
     def tokens(self, text: str, *, parse_special: bool | None = None) -> list[Token]:
         """Returns the tokens of a text, including the special ones around it.
 
-        With `parse_special`, the name of a special token in the text, such as "[MASK]", is that
-        token. None: as in training, which is so for a Hugging Face tokenizer and not for a run of
-        this library.
+        With `parse_special`, the name of a special token in the text, such as "[MASK]", becomes
+        that token. None is true for a Hugging Face tokenizer and false for a run of this library,
+        as in training.
         """
         check_argument("text", text, isinstance(text, str), "a string")
         own = self.before is None
@@ -74,12 +75,12 @@ class TextTokenizer:
         return [*map(self._added, self.before), *found, *map(self._added, self.after)]
 
     def id_of(self, name: str) -> int | None:
-        """Returns the id of a token, or None if there is no such token."""
+        """Returns the id of a token, or None if it is not in the vocabulary."""
         return self.rust.token_to_id(name)
 
     @property
     def mask_token(self) -> str | None:
-        """The name of the mask token; None if the tokenizer has none."""
+        """The name of the mask token, or None."""
         named = self.settings.get("mask_token")
         named = named.get("content") if isinstance(named, dict) else named
         if isinstance(named, str) and self.id_of(named) is not None:
@@ -105,15 +106,15 @@ class TextTokenizer:
 def open_tokenizer(model: str | Path | Pretrained) -> TextTokenizer:
     """Returns the tokenizer of a model; reads no weights.
 
-    A Hugging Face tokenizer adds its own special tokens. For a run, these are an end of text in
-    front of a decoder's text or after an encoder-decoder's, or [CLS] and [SEP] around an encoder's.
+    A Hugging Face tokenizer adds its own special tokens. A run adds the end of text before a
+    decoder's text or after an encoder-decoder's, or [CLS] and [SEP] around an encoder's.
     """
     if isinstance(model, Pretrained):
         if model.folder is None:
             raise DataError("the model has no folder, and so no tokenizer")
         return _read(model.folder, model.folder, model.config)
     folder = model_folder(model, "folder", weights=False)
-    if tokenizer_file(folder) is not None:  # there may be no model beside it
+    if tokenizer_file(folder) is not None:  # the folder may have no model
         return _read(folder, folder, None)
     opened = open_checkpoint(folder, "folder", weights=False)
     return _read(opened.home, folder, opened.model)
@@ -125,7 +126,7 @@ def tokenize(model: str | Path | Pretrained, text: str) -> list[Token]:
 
 
 def check_fits(name: str, tokens: Sequence[Any], position: Position) -> None:
-    """Checks that a text is not longer than a model's positions."""
+    """Checks that a text has at most as many tokens as the model has positions."""
     limit = position.max_length
     if limit is not None and len(tokens) > limit:
         raise DataError(
@@ -137,8 +138,8 @@ def check_fits(name: str, tokens: Sequence[Any], position: Position) -> None:
 def _read(home: Path, folder: Path, config: ModelConfig | None) -> TextTokenizer:
     if tokenizer_file(home) is None:
         raise DataError(
-            f"{folder} has no tokenizer: a model of images reads none; for a model of text copy "
-            "its tokenizer.json (or tokenizer.model, vocab.txt, ...) there"
+            f"{folder} has no tokenizer: an image model needs none; for a text model copy its "
+            "tokenizer.json (or tokenizer.model, vocab.txt, ...) there"
         )
     encoder = read_prompt_encoder(home)
     settings = read_settings(home)

@@ -14,21 +14,21 @@ from jaxformer.pretrained.prediction.reader import Window
 
 
 class Answer(NamedTuple):
-    """The score of a window's best span, or of having no answer."""
+    """A span of a window and its score; no span is the score of having no answer."""
 
     logit: float
-    """The sum of the scores of both ends, by which the windows of a question are compared."""
+    """The sum of the scores of both ends, for comparing the windows of a question."""
     probability: float
-    """The product of the probabilities of both ends in the window."""
+    """The product of the probabilities of both ends within the window."""
     span: tuple[int, int] | None = None
-    """Where the answer begins and ends in the context; None for no answer."""
+    """The start and end of the answer in the context; None for no answer."""
 
 
 class AnswerPredictor(Predictor):
     """Predicts the span of a context that answers a question, its probability and its position.
 
-    The best-scoring span of all windows of a question is its answer. The answer is empty if every
-    window gives a higher score to having none, which is the span of the first token alone.
+    The answer is the best-scoring span of all windows of a question. It is empty if in every window
+    having no answer, the span of the first token, has a higher score.
 
     References:
         Devlin et al., BERT, https://arxiv.org/abs/1810.04805, section 4.3.
@@ -74,7 +74,7 @@ class AnswerPredictor(Predictor):
         }
 
     def _answers(self, window: Window, found: tuple, length: int) -> tuple[Answer, Answer]:
-        """The best span of a window, and the score of having no answer."""
+        """Returns the best span of a window, and the score of having no answer."""
         span, best, probability, nothing, of_nothing = found
         ends = span - self.reader.token_slice(len(window.tokens.ids), length).start
         answer = int(window.characters[ends[0], 0]), int(window.characters[ends[1], 1])

@@ -1,4 +1,4 @@
-"""The predictor of a model: its head decides what is predicted."""
+"""Opens the predictor of a model, which depends on the model's head."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,25 +41,26 @@ class PredictionConfig:
     """What to predict, and how to read rows."""
 
     task: Literal["embeddings"] | None = None
-    """What to predict (None: what the model's head does; embeddings without a head)."""
+    """What to predict (None: according to the model's head; embeddings without a head)."""
     text: tuple[str, ...] | None = None
-    """The column of the text, or the two of a pair or of a question and its context (None: those
-    of the run's data, else recognised by their names)."""
+    """The column of the text, or the two columns of a pair or of a question and its context (None:
+    the columns of the run's data, otherwise recognised by name).
+    """
     scores: bool = False
-    """Whether to add the probabilities of all labels, or that of each tag."""
+    """Whether to add the probabilities of all labels, or of each tag."""
     null: bool = True
-    """Whether a question may have no answer; the answer is empty if that is most probable."""
+    """Whether a question may have no answer, in which case the answer may be empty."""
     pooling: Pooling = "mean"
-    """The embedding of a text: the mean of its tokens' states, or the first or the last one's."""
+    """The embedding of a text: the mean of its tokens' states, or the state of the first or last.
+    """
     normalize: bool = False
     """Whether to scale embeddings to length 1."""
     max_length: int | None = None
-    """The maximum number of tokens of a row; longer ones are cut (None: as in training)."""
+    """The maximum number of tokens of a row; longer rows are truncated (None: as in training)."""
     batch_size: int = 32
-    """The number of rows that are computed together."""
+    """The number of rows per batch."""
     interpolate_positions: bool = False
-    """Images may have another size than the model's: its tables of positions are resized to their
-    patches."""
+    """Allow images of other sizes than the model's, by resizing its tables of positions."""
 
     def __post_init__(self):
         check_types(self)
@@ -82,18 +83,18 @@ def open_predictor(
     architecture: str | None = None,
     writer: Callable[[Subject, str | None], Predictor] | None = None,
 ) -> Predictor:
-    """Returns a predictor for rows of a table with the model in a folder.
+    """Opens a model as a predictor for rows of a table.
 
-    `writer` makes that of a model which writes what is said, from the language of its run if any.
+    `writer` makes the predictor of a speech-to-text model, given the language of its run, if any.
     """
     config = config or PredictionConfig()
     folder = model_folder(folder, "folder", architecture=architecture)
-    # Left out if false, because some models always interpolate.
+    # Left out if false, since some models always interpolate.
     fields = {"interpolate_positions": True} if config.interpolate_positions else {}
     which = {"step": step, "best": best, "strict": strict, "architecture": architecture}
     pretrained = with_stored_compute_dtype(load(folder, dtype=dtype, **which, **fields))
     _check_length(pretrained, config.max_length)
-    if writer is not None and config.task is None and _writes_what_is_said(pretrained):
+    if writer is not None and config.task is None and _transcribes(pretrained):
         return writer(*_sounds_of(folder, pretrained, config))
     head = _head(folder, pretrained, config)
     if is_hf_checkpoint(folder):
@@ -116,7 +117,7 @@ def open_predictor(
 def _predictor(
     head: Head | None, subject: Subject, config: PredictionConfig, labels: tuple[str, ...]
 ) -> Predictor:
-    """Returns the predictor of a head, or of embeddings."""
+    """Returns the predictor for a head, or for embeddings."""
     options = PredictionOptions(labels, config.scores, config.normalize)
     reader = subject.reader
 
@@ -136,23 +137,23 @@ def _predictor(
 
 
 def _head(folder: Path, pretrained: Pretrained, config: PredictionConfig) -> Head | None:
-    """Returns the head that predicts; None for embeddings."""
+    """Returns the head to predict with, or None for embeddings."""
     heads = pretrained.config.heads
     if config.task == "embeddings" or not heads:
         return None
     head = heads[0]
     if not head.predicts:
         advice = head.predict_advice(folder)
-        if _writes_what_is_said(pretrained):
-            advice = f"python -m jaxformer transcribe {folder} FILE ... writes what is said"
+        if _transcribes(pretrained):
+            advice = f"python -m jaxformer transcribe {folder} FILE ... transcribes sounds"
         raise ConfigError(
             f"{folder}: its head ({type(head).__name__}) cannot predict rows of a table: {advice}"
         )
     return head
 
 
-def _writes_what_is_said(pretrained: Pretrained) -> bool:
-    """Whether a model reads sounds, and its head predicts no label of them."""
+def _transcribes(pretrained: Pretrained) -> bool:
+    """Whether a model transcribes sounds instead of labelling them."""
     config = pretrained.config
     reads = {"spectrograms", "waveforms"} & {*config.required}
     return bool(reads) and bool(config.heads) and not config.heads[0].predicts
@@ -161,7 +162,7 @@ def _writes_what_is_said(pretrained: Pretrained) -> bool:
 def _sounds_of(
     folder: Path, pretrained: Pretrained, config: PredictionConfig
 ) -> tuple[Subject, str | None]:
-    """The sounds of a table for a model that writes what is said, and the language of its run."""
+    """Returns the sounds of a table for a speech-to-text model, and the language of its run."""
     model = pretrained.config
     form = form_of(getattr(model, "encoder", model), pretrained.folder)
     data = None if is_hf_checkpoint(folder) else RunConfig(run_and_step(folder)[0]).config.data
@@ -177,7 +178,7 @@ def _hf_reader(pretrained: Pretrained, name: str | None, max_length: int | None)
         return SoundReader(form, name, max_length)
     if "spectrograms" in pretrained.config.required:
         raise ConfigError(
-            f"{pretrained.folder} reads sound and labels none: compute its scores by "
+            f"{pretrained.folder} reads sound but does not classify it: compute its outputs with "
             'jaxformer.forward(model, {"input_features": spectrograms})'
         )
     if "images" in pretrained.config.required:
@@ -188,7 +189,7 @@ def _hf_reader(pretrained: Pretrained, name: str | None, max_length: int | None)
 def _run_reader(
     home: Path, run: Config, pretrained: Pretrained, head: Head | None, max_length: int | None
 ) -> Reader:
-    """The reader of a run: that of its training data, or of the checkpoint it was imported from."""
+    """Returns the reader of a run's training data, or of its imported checkpoint."""
     data = run.data
     name = None if head is None else head.name
     imported = pretrained.folder.name == IMPORTED
@@ -203,7 +204,7 @@ def _run_reader(
 
 
 def _columns_of(data: Data) -> tuple[str, ...] | None:
-    """Returns the columns that a run reads; None: they are recognised by their names."""
+    """Returns the columns that a run reads, or None to recognise them by name."""
     if isinstance(data, LabelledClips):
         return None if data.audio is None else (data.audio,)
     return getattr(data, "text", None)

@@ -1,4 +1,4 @@
-"""Batches rows of any length in few shapes, so that little has to be compiled."""
+"""Batches rows of any length in few shapes, to compile few programs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ _SHORTEST = 16
 
 
 class Batches:
-    """Computes a function of a model for rows, which are sorted by length and padded."""
+    """Computes a function of a model on rows, which are sorted by length and padded."""
 
     def __init__(
         self, pretrained: Pretrained, function: Callable[[Model, Arrays], Any], batch_size: int
@@ -35,7 +35,7 @@ class Batches:
         arrays: Callable[[Sequence[Any], int], Arrays],
         longest: int,
     ) -> list[tuple[Any, int]]:
-        """Returns the results of each row, in order, with the length that it was padded to."""
+        """Returns the result of each row, in order, with the row's padded length."""
         order = np.argsort(sizes, kind="stable")
         found: list[Any] = [None] * len(rows)
         count = min(self._batch_size, 1 << max(len(rows) - 1, 0).bit_length())

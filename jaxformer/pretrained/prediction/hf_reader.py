@@ -1,4 +1,4 @@
-"""Reads texts for a Hugging Face checkpoint, whose tokenizer adds the special tokens."""
+"""Reads texts for a Hugging Face checkpoint, whose tokenizer adds special tokens."""
 
 import json
 from typing import Any
@@ -18,15 +18,15 @@ from jaxformer.pretrained.prediction.reader import TextReader, Window, Words, jo
 _ANSWER_LENGTH = 384
 _ANSWER_STRIDE = 128
 _QUESTION_LENGTH = 64
-"""The usual sizes of a row of question answering, as in BERT's."""
+"""The default row sizes of question answering, as in BERT's."""
 _SCORES = ("logits", "text_embeds", "image_embeds", "pooler_output")
 """The names of a head's scores in transformers."""
 _UNLIMITED = 10**6
-"""A tokenizer without a limit stores a very large one."""
+"""The maximum length in files of tokenizers without a limit is larger than this."""
 
 
 class HFReader(TextReader):
-    """Reads texts as the pipelines of transformers do."""
+    """Reads texts as in the pipelines of transformers."""
 
     def __init__(
         self, pretrained: Pretrained, max_length: int | None = None, lower_case: bool = False
@@ -54,7 +54,7 @@ class HFReader(TextReader):
 
     @bounded_matches()
     def prefix_length(self, prefix: str) -> int:
-        """Returns the number of tokens of a prefix of texts, including special tokens."""
+        """Returns the number of tokens of a prefix, including special tokens."""
         self._cut_longest()
         encoding = self._tokenizer.encode(prefix)
         return len(encoding) - sum(encoding.special_tokens_mask[-1:])
@@ -79,20 +79,20 @@ class HFReader(TextReader):
         tokenizer = self._tokenizer
         length = min(self.max_length, _ANSWER_LENGTH)
         tokenizer.no_truncation()
-        (asked,) = tokenizer.encode_batch([question], add_special_tokens=False)
-        if len(asked) > _QUESTION_LENGTH:
-            question = question[: asked.offsets[_QUESTION_LENGTH - 1][1]]
+        (encoded,) = tokenizer.encode_batch([question], add_special_tokens=False)
+        if len(encoded) > _QUESTION_LENGTH:
+            question = question[: encoded.offsets[_QUESTION_LENGTH - 1][1]]
         added = tokenizer.num_special_tokens_to_add(True)
-        room = length - min(len(asked), _QUESTION_LENGTH) - added
+        room = length - min(len(encoded), _QUESTION_LENGTH) - added
         if room < 2:
             raise DataError(
-                f"{where}: a question of {len(asked)} tokens leaves no room for the context in "
+                f"{where}: a question of {len(encoded)} tokens leaves no room for the context in "
                 f"{length}: give a shorter one"
             )
         stride = min(_ANSWER_STRIDE, room - 1)
         tokenizer.enable_truncation(length, stride=stride, strategy="only_second")
         encoding = tokenizer.encode(question, context)
-        cut = len(asked) > _QUESTION_LENGTH
+        cut = len(encoded) > _QUESTION_LENGTH
         return [_window(part, cut) for part in (encoding, *encoding.overflowing)]
 
     def arrays(self, rows, length):
@@ -131,7 +131,7 @@ class HFReader(TextReader):
         return int(min((n for n in limits if isinstance(n, int) and n < _UNLIMITED), default=8192))
 
     def _split(self, text: str, encoding: Encoding) -> Words:
-        """The words of a text as token-classification pipelines group its tokens."""
+        """Returns the words of a text, grouped as in token-classification pipelines."""
         real = [n for n, special in enumerate(encoding.special_tokens_mask) if not special]
         spans, first = [], []
         for index in real:
@@ -144,7 +144,7 @@ class HFReader(TextReader):
         return Words(_tokens(encoding), np.array(first, np.int32), spans)
 
     def _continues(self, text: str, encoding: Encoding, index: int) -> bool:
-        """Whether a token belongs to the word of the one before it."""
+        """Whether a token belongs to the same word as the previous one."""
         if getattr(self._tokenizer.model, "continuing_subword_prefix", None):
             return encoding.word_ids[index] == encoding.word_ids[index - 1]
         start = encoding.offsets[index][0]
@@ -157,7 +157,7 @@ def scores_in(outputs: Outputs) -> jax.Array:
 
 
 def _lower(tokenizer: Tokenizer) -> None:
-    """Makes a tokenizer lowercase texts first, unless it already does."""
+    """Adds lowercasing to a tokenizer, unless it already lowercases."""
     own = tokenizer.normalizer
     if own is None:
         tokenizer.normalizer = normalizers.Lowercase()
@@ -181,7 +181,7 @@ def _tokens(encoding: Encoding) -> EncodedText:
 
 
 def _first_pieces(encoding: Encoding, count: int) -> np.ndarray:
-    """The first token of each word; -1 for those that have none."""
+    """Returns the first token of each word, or -1 for words without a token."""
     first = np.full(count, -1, np.int32)
     for index, word in reversed(list(enumerate(encoding.word_ids))):
         if word is not None:

@@ -1,4 +1,4 @@
-"""Images cut into patches, for transformers' models of images of any shape (NaFlex)."""
+"""Cuts images into patches, for models that read images of any shape (NaFlex)."""
 
 import math
 from collections.abc import Sequence
@@ -9,15 +9,14 @@ from jaxformer.errors import DataError
 from jaxformer.models import VisionConfig
 
 _LEAST, _MOST, _EXACT = 1e-6, 100.0, 1e-5
-"""The bounds between which the largest scale that fits is searched, and the precision."""
+"""The bounds of the search for the largest scale that fits, and its precision."""
 
 
 def sides_for_patches(sides: tuple[int, int], patch: int, most: int) -> tuple[int, int]:
-    """Returns the largest sides of a scaled image that has at most `most` patches.
+    """Returns the largest sides of a scaled image with at most `most` patches.
 
-    Both are multiples of the patch, and the aspect ratio is kept as closely as that allows. The
-    scale is found by bisection between the same bounds as in transformers, so the sides are the
-    same.
+    Both are multiples of the patch size, with nearly the original aspect ratio. The scale is found
+    by bisection with the same bounds as in transformers, which gives the same sides.
     """
 
     def scaled(scale: float) -> tuple[int, ...]:
@@ -37,7 +36,7 @@ def sides_for_patches(sides: tuple[int, int], patch: int, most: int) -> tuple[in
 def image_inputs(
     images: Sequence[np.ndarray], config: VisionConfig, length: int | None = None
 ) -> dict[str, np.ndarray]:
-    """Returns images as arrays, by the names that transformers gives them."""
+    """Returns images as arrays, by their names in transformers."""
     if not config.position.any_grid:
         return {"pixel_values": np.stack([image.transpose(2, 0, 1) for image in images])}
     rows, columns = config.patch_size

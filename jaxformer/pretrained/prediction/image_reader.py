@@ -1,4 +1,4 @@
-"""Reads images for a model: scaled, cut and normalised."""
+"""Reads, scales, crops and normalises images for a model."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,9 +25,9 @@ class Pixels(NamedTuple):
     """An image as a model reads it."""
 
     ids: np.ndarray
-    """float32 [height, width, channels]; they take the place of token ids."""
+    """float32 [height, width, channels], in place of token ids."""
     cut: bool = False
-    """Always False, because images are scaled rather than cut off."""
+    """Always False, since images are scaled instead of truncated."""
 
 
 class ImageReader(FileReader):
@@ -39,7 +39,7 @@ class ImageReader(FileReader):
     found_in = staticmethod(image_names)
 
     def encode(self, rows: Sequence[tuple[str, ...]]) -> list[Pixels]:
-        """Returns the pixels of the images in files, whose paths may be relative to the table's."""
+        """Returns the pixels of image files; paths may be relative to the table."""
         return [Pixels(self.pixels(self.file(name))) for (name,) in rows]
 
     def pixels(self, file: Path) -> np.ndarray:
@@ -68,10 +68,10 @@ class RunImageReader(ImageReader):
 
 
 class HFImageReader(ImageReader):
-    """Reads images as the checkpoint's preprocessor_config.json says."""
+    """Reads images according to a checkpoint's preprocessor_config.json."""
 
     def __init__(self, pretrained: Pretrained):
-        """Reads the settings; DataError if there are none."""
+        """Reads the settings; raises DataError if they are missing."""
         self._checkpoint = pretrained.checkpoint
         config = pretrained.config
         self._config = config.parts.get("encoder", config.parts.get("image", config))
@@ -100,7 +100,7 @@ class HFImageReader(ImageReader):
         return pixels
 
     def arrays(self, rows: Sequence[Pixels], length: int) -> Arrays:
-        """Returns "pixel_values" and the other inputs of a model; see `image_inputs`."""
+        """Returns "pixel_values" and other inputs; see `image_inputs`."""
         sizes = sorted({row.ids.shape[:2] for row in rows})
         if len(sizes) > 1 and not self._any_grid:
             raise DataError(

@@ -1,4 +1,4 @@
-"""A checkpoint's preprocessor_config.json (or processor_config.json): how its images are read."""
+"""Reads a checkpoint's image preprocessing from preprocessor_config.json."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from jaxformer.pretrained.prediction.image_patches import sides_for_patches
 
 PROCESSOR = "processor_config.json"
 _IMAGES = "image_processor"
-"""The file of a processor of texts and images, and its field with the settings for images."""
+"""The file of a processor of texts and images, and its field for images."""
 _HALF = (0.5, 0.5, 0.5)
 _BICUBIC = {"resample": 3}
 _CUT = {"do_center_crop": True, "crop_size": 224}
@@ -26,7 +26,7 @@ _BY_SHORT_SIDE = {
     "image_mean": (0.48145466, 0.4578275, 0.40821073),
     "image_std": (0.26862954, 0.26130258, 0.27577711),
 }
-# The defaults of the processors in transformers.
+# Defaults of the processors in transformers.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "Beit": _BICUBIC,
     "DeiT": {**_BICUBIC, **_CUT, "size": 256},
@@ -40,7 +40,7 @@ _SUFFIXES = ("FeatureExtractor", "ImageProcessorFast", "ImageProcessorPil", "Ima
 
 @dataclass(frozen=True)
 class ImageSettings:
-    """How an image is turned into the pixels that a model reads."""
+    """How images are converted to a model's pixels."""
 
     path: Path
     """The file, for messages."""
@@ -57,8 +57,8 @@ class ImageSettings:
             path = folder / PREPROCESSOR
         if values is None:
             raise DataError(
-                f"{path} does not exist: it says how images are scaled and normalised; put the "
-                "checkpoint's own there"
+                f"{path} does not exist: it defines how images are scaled and normalised; copy the "
+                "checkpoint's file there"
             )
         # Older files call processors feature extractors.
         name = str(values.get("image_processor_type") or values.get("feature_extractor_type"))
@@ -83,7 +83,7 @@ class ImageSettings:
         return self.values.get("max_num_patches")
 
     def pixels(self, image: Any, channels: int) -> np.ndarray:
-        """Returns a Pillow image as a model reads it, float32 [height, width, channels]."""
+        """Converts a Pillow image to a model's pixels, float32 [height, width, channels]."""
         if self.values.get("do_resize", True):
             image = image.resize(self._scaled(image.size), self.values["resample"])
         if self.values.get("do_center_crop", False):
@@ -98,7 +98,7 @@ class ImageSettings:
         return pixels
 
     def of_one_size(self, usual: tuple[int, int]) -> tuple[tuple[int, int], Resize]:
-        """Returns one size for all images, `usual` if none is fixed, and the scaling to it."""
+        """Returns one size for all images, by default `usual`, and the method of scaling to it."""
         resample = FILTERS[self.values["resample"]]
         if self.max_patches is not None:
             return usual, Resize(usual, resample)
@@ -113,7 +113,7 @@ class ImageSettings:
         return size or usual, Resize(sides, resample)
 
     def reads_as(self, other: "ImageSettings") -> bool:
-        """Whether these settings give the same pixels as others, for all images."""
+        """Whether these settings give the same pixels as others for every image."""
 
         def read(settings: ImageSettings) -> tuple[Any, ...]:
             size, scaling = settings.of_one_size((1, 1))
@@ -124,7 +124,7 @@ class ImageSettings:
         return read(self) == read(other)
 
     def normalisation(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Returns the mean and the standard deviation of pixels between 0 and 1, by channel."""
+        """Returns the mean and standard deviation of pixels in [0, 1], by channel."""
         scale = 1.0
         if self.values.get("do_rescale", True):
             scale = self.values.get("rescale_factor", 1 / 255)
@@ -139,7 +139,7 @@ class ImageSettings:
         return found[0], found[1]
 
     def _scaled(self, given: tuple[int, int]) -> tuple[int, int]:
-        """The width and height to scale an image to."""
+        """Returns the width and height to which an image is scaled."""
         if self.max_patches is not None:
             sides = sides_for_patches(given[::-1], self.values["patch_size"], self.max_patches)
             return sides[::-1]
@@ -156,7 +156,7 @@ class ImageSettings:
         return (size, size) if isinstance(size, int) else (size[1], size[0])
 
     def _numbers(self, name: str, channels: int) -> np.ndarray:
-        """Reads one number, or one for each channel."""
+        """Reads a field with one number, or one for each channel."""
         numbers = np.array(self.values[name], np.float32)
         # The file of a greyscale model has three equal numbers.
         same = channels == 1 and numbers.size > 1 and (numbers == numbers.flat[0]).all()

@@ -1,4 +1,4 @@
-"""The interface of predictors, which predict something for the rows of a table."""
+"""The interface of predictors for rows of a table."""
 
 import abc
 from collections.abc import Callable, Sequence
@@ -14,22 +14,22 @@ Prediction = dict[str, Any]
 
 
 class Subject(NamedTuple):
-    """A model, its reader, and which columns to read."""
+    """A model, its reader, and the columns to read."""
 
     pretrained: Pretrained
     reader: Reader
     text: tuple[str, ...] | None
-    """The columns of the text; None: recognised by their names."""
+    """The columns of the text; None: recognised by name."""
     batch_size: int
 
 
 class Predictor(abc.ABC):
-    """Predicts something for rows of a table.
+    """The base of predictors for rows of a table.
 
     Attributes:
-        names: The names of what was predicted; empty before the first row.
-        cut: How many rows were too long and were cut so far.
-        count: How many rows were read so far.
+        names: The names of the predicted columns; empty before the first row.
+        cut: Number of rows truncated so far.
+        count: Number of rows read so far.
     """
 
     def __init__(self, subject: Subject):
@@ -38,7 +38,7 @@ class Predictor(abc.ABC):
         self.cut = self.count = 0
 
     def predict(self, records: Sequence[Record]) -> list[Prediction]:
-        """Returns the predictions for each row, by the names of their columns."""
+        """Returns the predictions for each row, by column."""
         if not records:
             return []
         rows = self._rows(records)
@@ -47,12 +47,12 @@ class Predictor(abc.ABC):
         return rows
 
     def check(self, record: Record) -> None:
-        """Checks that a row has the columns to read."""
+        """Checks that a row has the required columns."""
         self._texts([record])
 
     @abc.abstractmethod
     def _rows(self, records: Sequence[Record]) -> list[Prediction]:
-        """Returns the predictions for a list of at least one row."""
+        """Returns the predictions for a non-empty list of rows."""
 
     def _batches(self, function: Callable) -> Batches:
         return Batches(self.subject.pretrained, function, self.subject.batch_size)
@@ -69,12 +69,12 @@ class Predictor(abc.ABC):
 
 
 class RowPredictor(Predictor):
-    """Predicts something for a text, for a pair of texts, or for a file.
+    """Predicts from a text, a pair of texts or a file.
 
     Args:
         subject: The model and its reader.
-        function: Is computed for a batch, from the model and its inputs.
-        prediction: The prediction for a row, from what the function returned for it.
+        function: The computation for a batch, from the model and its inputs.
+        prediction: Makes the prediction for a row from its result.
     """
 
     def __init__(

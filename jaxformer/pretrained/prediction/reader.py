@@ -1,4 +1,4 @@
-"""The interface of readers, which make tokens of rows and arrays of batches for a model."""
+"""The interface of readers, which convert rows to tokens and batches to arrays."""
 
 import abc
 import os
@@ -27,29 +27,30 @@ class Words(NamedTuple):
 
     tokens: EncodedText
     first: np.ndarray
-    """int32 [words], the first token of each word; -1 if it was cut off or has none."""
+    """int32 [words], the first token of each word; -1 if it was truncated or has no token."""
     spans: list[tuple[int, int]]
-    """Where each word begins and ends in the text."""
+    """The start and end of each word in the text."""
 
 
 class Window(NamedTuple):
-    """A question and a part of its context that fits into one row."""
+    """A question and a part of its context, in one row."""
 
     tokens: EncodedText
     characters: np.ndarray
-    """int32 [tokens, 2], where the word of each token begins and ends in the context; -1 for
-    tokens that are not of the context."""
+    """int32 [tokens, 2], the start and end in the context of each token's word; -1 for tokens
+    outside the context.
+    """
 
 
 class Reader(abc.ABC):
-    """Reads the inputs of one model.
+    """Reads the inputs of a model.
 
     Attributes:
-        max_length: The maximum number of tokens of a row; longer ones are cut.
-        chunk: How many batches are read together, so that similar lengths share a batch.
-        unit: What `max_length` counts, for messages.
-        columns: The columns, or pairs of columns, that are recognised by their names.
-        head: The name of the head that predicts; None: none does.
+        max_length: The maximum number of tokens of a row; longer rows are truncated.
+        chunk: Number of batches to read at a time, so that rows of similar length share a batch.
+        unit: The unit of `max_length`, for messages.
+        columns: The columns, or pairs of columns, that are recognised by name.
+        head: The name of the head to predict with, or None.
     """
 
     max_length: int
@@ -59,7 +60,7 @@ class Reader(abc.ABC):
     head: str | None = None
 
     def records(self, path: Path, header: bool) -> Iterator[Record]:
-        """Yields the rows of an input, by default those of a table."""
+        """Yields the rows of an input, by default of a table."""
         return read_records(path, header)
 
     @abc.abstractmethod
@@ -90,35 +91,35 @@ class TextReader(Reader):
 
     @abc.abstractmethod
     def encode_words(self, rows: Sequence[Sequence[str]]) -> list[Words]:
-        """Returns the tokens of texts that are split into words; spans are in " ".join(words)."""
+        """Tokenizes texts that are split into words; spans are positions in " ".join(words)."""
 
     @abc.abstractmethod
     def split_words(self, texts: Sequence[str]) -> list[Words]:
-        """Splits texts into words, and returns their tokens."""
+        """Splits texts into words and tokenizes them."""
 
     @abc.abstractmethod
     def windows(self, where: str, question: str, context: str) -> list[Window]:
         """Returns the rows of a question: several if the context is too long for one."""
 
     def stacked(self, columns: Sequence[np.ndarray], length: int, fill: int) -> np.ndarray:
-        """Returns arrays [tokens] as one [rows, length], padded on the model's side."""
+        """Stacks arrays [tokens] to [rows, length], padded on the model's side."""
         if self.pads_left:
             return np.stack([padded(column[::-1], length, fill)[::-1] for column in columns])
         return np.stack([padded(column, length, fill) for column in columns])
 
     def token_slice(self, count: int, length: int) -> slice:
-        """Returns the slice of a row's tokens in the row padded to `length`."""
+        """Returns the slice of `count` tokens in a row padded to `length`."""
         start = length - count if self.pads_left else 0
         return slice(start, start + count)
 
 
 class FileReader(Reader):
-    """Reads the files of a folder, or those named in a column of a table."""
+    """Reads the files in a folder or in a column of a table."""
 
     kind = "files"
-    """What the files hold, for messages."""
+    """The contents of the files, for messages."""
     found_in: Callable[[AnyPath], Sequence[str]]
-    """Returns the names of the files of a folder."""
+    """Lists the files of a folder."""
     _folder: AnyPath | None = None
 
     def records(self, path, header):
@@ -133,7 +134,7 @@ class FileReader(Reader):
         return (table_row(path, number, row) for number, row in enumerate(rows, start=1))
 
     def file(self, name: str) -> AnyPath:
-        """Returns the path of a file, which may be relative to the table's folder."""
+        """Returns the path of a file; relative paths start at the table's folder."""
         file = any_path(os.path.expanduser(name), self.kind)
         if self._folder is None or is_remote(file):
             return file
@@ -141,6 +142,6 @@ class FileReader(Reader):
 
 
 def joined_spans(words: Sequence[str]) -> list[tuple[int, int]]:
-    """Returns where each word begins and ends in " ".join(words)."""
+    """Returns the start and end of each word in " ".join(words)."""
     ends = np.cumsum([len(word) + 1 for word in words]) - 1
     return [(int(end) - len(word), int(end)) for word, end in zip(words, ends, strict=True)]

@@ -42,7 +42,7 @@ class RunReader(TextReader):
         return self._encoder.encode(rows)
 
     def encode_words(self, rows):
-        # In training, a space preceded each word but the first.
+        # In training, each word except the first followed a space.
         given = [[" " * bool(n) + word for n, word in enumerate(words)] for words in rows]
         found = self._encoder.encode_words(given)
         return [Words(*each, joined_spans(words)) for each, words in zip(found, rows, strict=True)]
@@ -60,8 +60,8 @@ class RunReader(TextReader):
 
     def windows(self, where, question, context):
         data = self._data if isinstance(self._data, SpanText) else SpanText()
-        asked = Question(where, question, context, (), None)
-        examples = replace(data, truncate=True).examples([asked], self._tokenizer)
+        item = Question(where, question, context, (), None)
+        examples = replace(data, truncate=True).examples([item], self._tokenizer)
         cut = len(self._tokenizer.encode(question)) > data.question_length
         return [_window(window, cut) for window in examples.windows]
 

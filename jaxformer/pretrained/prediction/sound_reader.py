@@ -1,4 +1,4 @@
-"""Reads sounds for a model that labels them."""
+"""Reads sounds for audio classification."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,22 +14,22 @@ from jaxformer.errors import DataError
 from jaxformer.pretrained.prediction.reader import FileReader
 
 _SECONDS = 30
-"""Longer sounds are cut, unless the model's window or the run's data say otherwise."""
+"""The default maximum length, if neither the model's window nor the run's data define one."""
 
 
 class Heard(NamedTuple):
     """A sound at the model's sampling rate."""
 
     ids: np.ndarray
-    """The waveform, float32 [S]; it takes the place of token ids."""
+    """The waveform, float32 [S], in place of token ids."""
     cut: bool
-    """Whether it was too long."""
+    """Whether the sound was truncated."""
 
 
 class SoundReader(FileReader):
-    """Reads the sounds of a folder, or those named in a column of a table.
+    """Reads the sounds in a folder or in a column of a table.
 
-    Sounds are cut to `longest` samples, by default to the model's window, or to 30 seconds.
+    Sounds are truncated to `longest` samples, by default to the model's window or 30 seconds.
     """
 
     chunk = 2
@@ -43,7 +43,7 @@ class SoundReader(FileReader):
         self.max_length = longest or form.longest or _SECONDS * form.sampling_rate
 
     def encode(self, rows: Sequence[tuple[str, ...]]) -> list[Heard]:
-        """Returns the waveforms of files, whose paths may be relative to the table's."""
+        """Returns the waveforms of files; paths may be relative to the table."""
         return [self._heard(name) for (name,) in rows]
 
     def _heard(self, name: str) -> Heard:

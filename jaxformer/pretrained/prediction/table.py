@@ -1,7 +1,7 @@
-"""Adds predictions to the rows of a file, beside its columns.
+"""Adds columns of predictions to the rows of a file.
 
 The predictions are first appended to OUTPUT.partial, so that they survive an interruption; the
-output is made of them at the end, complete or not at all.
+output is written atomically at the end.
 """
 
 import hashlib
@@ -31,13 +31,13 @@ class PredictedTable:
     output: AnyPath
     """The table to write."""
     header: bool = True
-    """Whether the first line of the input names its columns."""
+    """Whether the first line of the input contains column names."""
     read: Callable[[AnyPath, bool], Iterator[Record]] = read_records
     """Yields the rows of the input."""
 
     @property
     def partial(self) -> Path:
-        """The file of predictions so far, on this machine even if the output is remote."""
+        """The local file of predictions so far."""
         return mirrored(self.output.parent) / f"{self.output.name}.partial"
 
     def records(self) -> Iterator[Record]:
@@ -45,7 +45,7 @@ class PredictedTable:
         return self.read(self.input, self.header)
 
     def check_unused(self, resume: bool) -> None:
-        """Raises ConfigError if the output exists, or earlier predictions that are not resumed."""
+        """Raises ConfigError if the output exists, or if earlier predictions are not resumed."""
         if self.output.exists():
             raise ConfigError(f"--output {self.output} exists: name another file, or remove it")
         if not resume and self._has_predictions():
@@ -55,7 +55,7 @@ class PredictedTable:
             )
 
     def count(self, predictor: Predictor) -> int:
-        """Checks every row before any prediction, and returns how many there are."""
+        """Checks every row before predicting, and returns the number of rows."""
         total = 0
         for record in self.records():
             predictor.check(record)
@@ -67,7 +67,7 @@ class PredictedTable:
     def predict(
         self, predictor: Predictor, settings: dict[str, Any], done: Callable[[int], None]
     ) -> None:
-        """Predicts for every row, and writes the output."""
+        """Predicts every row and writes the output."""
         count = self._resumed(settings)
         records = self.records()
         for number, (record, (digest, _)) in enumerate(
@@ -100,7 +100,7 @@ class PredictedTable:
             return any(line.endswith(b"\n") for line in islice(file, 1, None))
 
     def _resumed(self, settings: dict[str, Any]) -> int:
-        """The number of rows with predictions; prepares their file for more."""
+        """Returns the number of predicted rows, and prepares their file for appending."""
         first = json_line({"settings": settings})
         if not self._has_predictions():
             self.partial.write_text(first, encoding="utf-8")
@@ -113,7 +113,7 @@ class PredictedTable:
                 )
             count, end = 0, file.tell()
             for line in file:
-                if not line.endswith(b"\n"):  # of a process that was killed
+                if not line.endswith(b"\n"):  # from a killed process
                     break
                 count, end = count + 1, end + len(line)
             os.ftruncate(file.fileno(), end)
@@ -138,7 +138,7 @@ class PredictedTable:
 
 
 def new_name(name: str, columns: dict[str, Any]) -> str:
-    """Returns the column of a prediction, such as predicted_label if the input has a label."""
+    """Returns the column of a prediction: predicted_label if the input has a column label."""
     while name in columns:
         name = f"predicted_{name}"
     return name

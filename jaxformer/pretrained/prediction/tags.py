@@ -1,4 +1,4 @@
-"""Predicts tags of words, and the entities that they mark."""
+"""Predicts tags of words, and entities."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -14,15 +14,15 @@ from jaxformer.pretrained.prediction.reader import Words
 
 
 class TagPredictor(Predictor):
-    """Predicts a tag for each word from its first token, and the entities that the tags mark.
+    """Predicts a tag for each word, from its first token, and the entities marked by the tags.
 
-    A column of texts is split into words; a column of lists has the words themselves.
+    Texts are split into words; a column may also contain lists of words.
     """
 
     _COLUMNS: ClassVar = (("words",), ("tokens",), *TEXT_COLUMNS[:2])
 
     def __init__(self, subject: Subject, function: Callable, options: PredictionOptions):
-        """`function` computes the probabilities of the tags of a batch."""
+        """Takes the function that computes the tag probabilities of a batch."""
         super().__init__(subject)
         self._labels = options.labels
         self._entities = all(re.fullmatch(r"O|[BIES]-.+", tag) for tag in self._labels)
@@ -71,9 +71,9 @@ def entities(
     tags: Sequence[str | None],
     scores: Sequence[float | None],
 ) -> list[Prediction]:
-    """Returns the entities that the tags of words mark, as token-classification pipelines do.
+    """Returns the entities marked by the tags of words, as in token-classification pipelines.
 
-    A tag I-X continues an entity X; B-X and S-X begin another one.
+    A tag I-X continues an entity X; B-X and S-X start a new one.
     """
     found: list[dict] = []
     before = None

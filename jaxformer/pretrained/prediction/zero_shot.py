@@ -1,4 +1,4 @@
-"""Zero-shot classification: which of some labels fits an image best."""
+"""Zero-shot classification of images by text labels."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,7 +19,7 @@ from jaxformer.pretrained.outputs import forward
 from jaxformer.pretrained.prediction.image_reader import HFImageReader
 
 TEMPLATE = "This is a photo of {}."
-"""The default text of a label, that of transformers' pipeline."""
+"""The default template, as in transformers' pipeline."""
 
 
 class LabelScore(NamedTuple):
@@ -28,7 +28,7 @@ class LabelScore(NamedTuple):
     label: str
     """The label."""
     score: float
-    """Its probability: among the labels (CLIP), or independently of them (SigLIP)."""
+    """The probability among the labels (CLIP), or independent of other labels (SigLIP)."""
 
 
 def zero_shot(
@@ -43,24 +43,24 @@ def zero_shot(
 
     .. math:: p(l \mid v) = \mathrm{softmax}_l(x_{l v}) \quad \text{or} \quad \sigma(x_{l v})
 
-    where x is the similarity of a label's text and an image: softmax for CLIP, and the sigmoid for
-    SigLIP, whose labels do not exclude one another.
+    where x is the similarity of a label's text and an image: softmax for CLIP, sigmoid for SigLIP,
+    whose labels are not mutually exclusive.
 
     Args:
         pretrained: A dual encoder, as `jaxformer.load` returns it.
-        images: The files of the images.
-        labels: The labels, as texts.
-        template: The text of a label, with {} in its place.
-        batch_size: The number of images that are computed together.
+        images: The image files.
+        labels: The labels, as text.
+        template: The template of a label's text, with {} for the label.
+        batch_size: The number of images per batch.
 
     Returns:
-        The labels of each image, the most probable first.
+        The labels of each image, most probable first.
 
     Raises:
-        ArgumentError: There are no labels, or the template has no {}.
+        ArgumentError: Labels are missing, or the template does not contain {}.
         ConfigError: The model is not a dual encoder.
-        DataError: An image cannot be decoded, a text is too long, or the folder has no tokenizer or
-            no preprocessor_config.json.
+        DataError: An image cannot be decoded, a text is too long, or the tokenizer or
+            preprocessor_config.json is missing.
 
     References:
         Radford et al., 2021 (https://arxiv.org/abs/2103.00020), section 3.1.2.
@@ -83,10 +83,10 @@ def zero_shot(
 
 
 def text_arrays(pretrained: Pretrained, texts: Sequence[str]) -> dict[str, np.ndarray]:
-    """Returns texts as inputs of a dual encoder.
+    """Converts texts to inputs of a dual encoder.
 
-    They are padded to the longest of them or, where padding counts as text, to the length of the
-    model's positions.
+    They are padded to the longest or, if padding counts as text, to the model's number of
+    positions.
     """
     settings = read_settings(pretrained.folder)
     rows = [pretrained.prompt_encoder.source(text) for text in texts]
@@ -107,7 +107,7 @@ def text_arrays(pretrained: Pretrained, texts: Sequence[str]) -> dict[str, np.nd
 
 
 def _padding(pretrained: Pretrained) -> tuple[int, bool]:
-    """The padding id, and whether padding is on the left."""
+    """Returns the padding id, and whether padding is on the left."""
     folder, on_left = pretrained.folder, False
     with suppress(UnreadableTokenizerError):
         answer = ask_about(folder)
@@ -122,7 +122,7 @@ def _padding(pretrained: Pretrained) -> tuple[int, bool]:
 def image_vectors(
     pretrained: Pretrained, images: Sequence[str | Path], batch_size: int = 32
 ) -> np.ndarray:
-    """Returns the vectors of images, float32 [images, width], scaled to length 1."""
+    """Returns vectors of images, float32 [images, width], of length 1."""
     check_argument("images", images, len(images) > 0, "at least one file")
     reader, found = HFImageReader(pretrained), []
     count = min(batch_size, len(images))

@@ -43,11 +43,11 @@ class Evaluation(NamedTuple):
 
 
 class EarlyStopping:
-    """Tracks the validation metric of a run, and says when the run ends early.
+    """Tracks the validation metric of a run, and decides when the run ends early.
 
-    It ends after `patience` evaluations in a row without improvement; None: never. The decision
-    depends only on the evaluations, so an interrupted run stops at the same step as one that was
-    not interrupted.
+    It ends after `patience` consecutive evaluations without improvement; None disables this. The
+    decision depends only on the evaluations, so an interrupted run stops at the same step as an
+    uninterrupted one.
     """
 
     def __init__(self, metric: str, patience: int | None, rows: Iterable[Mapping[str, Any]] = ()):
@@ -66,7 +66,7 @@ class EarlyStopping:
 
     @property
     def reason(self) -> str:
-        """Why a run has ended, as a sentence without the full stop."""
+        """Why the run has ended, as a sentence without the full stop."""
         count = f"{self._worse} evaluation{'s' if self._worse > 1 else ''}"
         words = f"validation {self._metric.replace('_', ' ')}"
         if self.best is None:
@@ -96,7 +96,7 @@ class GeneratedText(NamedTuple):
     reference: str
     text: str
     references: tuple[str, ...] = ()
-    """All correct texts, if the data may have several or none; empty if there is none."""
+    """All correct texts, for data that may have several or none; empty if there is none."""
 
 
 class Conclusion(NamedTuple):

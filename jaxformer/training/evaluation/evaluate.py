@@ -16,7 +16,7 @@ from jaxformer.training.evaluation.conclusion import Conclusion
 from jaxformer.training.step import Sums, TrainProgram
 
 _MOST_BATCHES = 50
-"""The batches of training data that the constant predictions are chosen by."""
+"""The number of training batches for choosing the constant predictions."""
 
 
 @dataclass(frozen=True)

@@ -52,10 +52,10 @@ def finished(run: GlueRun) -> Measured | None:
             "folder with --run-dir"
         )
     measured = Measured(**read_json(file))
-    return measured if list(measured.asked) == _asked(run) else None
+    return measured if list(measured.asked) == _requested(run) else None
 
 
-def _asked(run: GlueRun) -> list[float | None]:
+def _requested(run: GlueRun) -> list[float | None]:
     return [run.config.train.steps, run.config.train.epochs]
 
 
@@ -82,7 +82,7 @@ def measure(run: GlueRun, result: TrainResult) -> Measured:
         if asks_diagnostic:
             file = run.folder / SUBMISSION / DIAGNOSTIC.title
             submissions[DIAGNOSTIC.title] = _submit(model, diagnostic, "test", file)
-    measured = Measured(result.step, found, submissions, _asked(run))
+    measured = Measured(result.step, found, submissions, _requested(run))
     write_json(run.folder / RESULT_FILE, measured._asdict())
     return measured
 

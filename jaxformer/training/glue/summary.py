@@ -112,16 +112,16 @@ def report(results: Mapping[str, TaskResult], folder: Path) -> list[Path]:
 def _rows(results: Mapping[str, TaskResult], content: dict[str, Any]) -> list[tuple[str, ...]]:
     rows = [("task", "metrics on the development data", "score")]
     for task, result in results.items():
-        words = (f"{name.replace('_', ' ')} {_hundred(x)}" for name, x in result.metrics.items())
-        rows.append((TASKS[task].title, ", ".join(words), _hundred(result.score)))
+        words = (f"{name.replace('_', ' ')} {_percent(x)}" for name, x in result.metrics.items())
+        rows.append((TASKS[task].title, ", ".join(words), _percent(result.score)))
     count = f"of {len(results)} task{'s' * (len(results) > 1)}"
-    rows.append(("average", count, _hundred(content["average"])))
+    rows.append(("average", count, _percent(content["average"])))
     if "average_without_wnli" in content:
-        rows.append(("average", "without WNLI", _hundred(content["average_without_wnli"])))
+        rows.append(("average", "without WNLI", _percent(content["average_without_wnli"])))
     return rows
 
 
-def _hundred(value: float) -> str:
+def _percent(value: float) -> str:
     return f"{100 * value:.1f}"
 
 

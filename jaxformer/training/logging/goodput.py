@@ -15,7 +15,7 @@ LOST, BETWEEN = "lost", "between"
 MEANINGS = {
     "step": "kept updates",
     "imports": "from the start of a process to its configuration: Python and the libraries",
-    "corpus": "reading and tokenising the data, or finding what an earlier run has kept of them",
+    "corpus": "reading and tokenising the data, or finding the prepared data of an earlier start",
     "start": "the rest until the first step: other models, the devices, a checkpoint",
     "trace": "tracing the step",
     "compile": "compiling the step",

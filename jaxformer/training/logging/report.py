@@ -62,7 +62,7 @@ def start_report(
         learning = f", of which {short_number(count)} learn"
     return [
         ("parameters", parameters + learning),
-        *_what_learns(trained, state.params),
+        *_training_rows(trained, state.params),
         ("FLOPs per token", f"{short_number(last.flops / last.tokens)} (forward and backward)"),
         ("tokens per step", _tokens_per_step(work)),
         ("mesh", ", ".join(f"{name} {size}" for name, size in mesh.shape.items())),
@@ -91,7 +91,7 @@ def _room(folder: AnyPath, needed: int) -> str:
     return f"{short_bytes(free)} free on disk{warning}"
 
 
-def _what_learns(trained: Sequence[str], names: Iterable[str]) -> list[tuple[str, str]]:
+def _training_rows(trained: Sequence[str], names: Iterable[str]) -> list[tuple[str, str]]:
     """Describes which parameters are trained if some are frozen or low-rank factors are used."""
     kernels = {name.split(".")[-3] for name in trained if is_factor(name)}
     if not kernels:

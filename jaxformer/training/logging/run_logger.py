@@ -33,7 +33,7 @@ from jaxformer.training.logging.throughput import RunWork, Stopwatch, device_mem
 from jaxformer.training.logging.wall_time import WALL_TIME_FILE, Clock, WallTime
 
 _AVERAGED = ("loss", "accuracy", "gradient_norm")
-"""The first metrics of a row; like all metrics of a loss they are means over its steps."""
+"""The first metrics of a row; like all metrics of a loss, they are means over the row's steps."""
 _LAST = ("learning_rate", "tokens", "skipped")
 """Metrics for which a row has the value of its last step."""
 _COUNTER = "skipped_in_a_row"
@@ -63,8 +63,7 @@ def check_learned(steps: int, skipped: int) -> None:
 
 
 class RunLogger:
-    """Reads the metrics of a step after the next one has been dispatched, so that devices never
-    wait.
+    """Reads the metrics of a step after dispatching the next one, so that devices never wait.
 
     Args:
         settings: The training settings: steps, logging interval, and when a run has diverged.
@@ -74,7 +73,7 @@ class RunLogger:
         state: The property `state` as saved at that step; empty if unknown.
         config: The run's configuration as JSON, for the loggers.
         epochs: Returns the number of epochs after a number of steps; None if unknown.
-        clock: What the process has spent until now; None: it begins now.
+        clock: The process's clock so far; None starts one now.
         own: Returns the names of metrics that parts of the model add.
     """
 
@@ -114,7 +113,7 @@ class RunLogger:
 
         Its compilation must not count towards the previous step.
         """
-        self._go_on_with("step")
+        self._switch_to("step")
         if self._work.stage(step - 1).start == step - 1:
             self.flush()
 
@@ -175,20 +174,20 @@ class RunLogger:
     def paused(self, part: str) -> Iterator[Callable[[], float]]:
         """Context manager for work that counts as `part` instead of training; yields a clock."""
         self.flush()
-        self._go_on_with(part)
+        self._switch_to(part)
         started = time.perf_counter()
         yield lambda: time.perf_counter() - started
         self._stopwatch.pause(time.perf_counter() - started)
-        self._go_on_with("step", writes=True)
+        self._switch_to("step", writes=True)
 
     def conclude_steps(self) -> None:
         """Uploads the logs once all checkpoints are saved; evaluation follows."""
         self._at = "save"
-        self._go_on_with("evaluation", writes=True)
+        self._switch_to("evaluation", writes=True)
         self.push()
 
-    def _go_on_with(self, part: str, writes: bool = False) -> None:
-        """Switches to another part of the wall time; writes a row if asked or if steps begin."""
+    def _switch_to(self, part: str, writes: bool = False) -> None:
+        """Switches to another part of the wall time; writes a row if `writes` or if steps begin."""
         before, self._at = self._at, part
         self._clock.lap(before)
         if self._time is not None and (writes or before == "start"):
@@ -280,7 +279,7 @@ class LogFolder:
 
     Args:
         folder: The run's folder.
-        continues: Whether this process continues the existing logs, as the first process does.
+        continues: Whether to continue the existing logs; true on the first process.
     """
 
     def __init__(self, folder: AnyPath, continues: bool):

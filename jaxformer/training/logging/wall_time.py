@@ -32,7 +32,7 @@ PARTS = (
 )
 """The parts of wall time, of which one is active at a time."""
 _NEWER = {"imports": 0.0, "corpus": 0.0, "trace": 0.0}
-"""Parts that older versions counted with others."""
+"""Parts that older versions did not record separately."""
 _COMPILES = "/jax/core/compile/backend_compile_duration"
 """JAX's event of a compilation."""
 INTERVAL = 30.0
@@ -53,10 +53,10 @@ def process_began() -> float:
 
 
 class TimeRow(NamedTuple):
-    """How a process had spent its time when it wrote a row."""
+    """How a process had spent its time until it wrote a row."""
 
     began: float
-    """When the process began, in seconds since 1970, which identifies it."""
+    """When the process began, in seconds since 1970; identifies the process."""
     step: int
     """Number of updates done."""
     elapsed: float
@@ -68,7 +68,7 @@ class TimeRow(NamedTuple):
 
 
 class Clock:
-    """Adds up what this process has spent on each of the `PARTS`, and on compilation within it."""
+    """Sums the time that this process spends on each of the `PARTS`, and on compilation."""
 
     def __init__(self, began: float):
         self.began = began
@@ -81,14 +81,14 @@ class Clock:
         self._offset = time.time() - began - time.perf_counter()
 
     def __enter__(self) -> "Clock":
-        jax.monitoring.register_event_duration_secs_listener(self._hear)
+        jax.monitoring.register_event_duration_secs_listener(self._on_event)
         return self
 
     def __exit__(self, *_: object) -> None:
-        jax.monitoring.unregister_event_duration_listener(self._hear)
+        jax.monitoring.unregister_event_duration_listener(self._on_event)
 
     def lap(self, part: str, **others: float) -> None:
-        """Adds the time since the last lap to a part, and of that some seconds to others."""
+        """Adds the time since the last lap to a part, except for the seconds added to `others`."""
         # From a monotonic clock.
         now = time.perf_counter() + self._offset
         self.seconds[part] += max(now - self.elapsed - sum(others.values()), 0.0)
@@ -96,7 +96,7 @@ class Clock:
             self.seconds[other] += seconds
         self.elapsed, self.compiled = now, 0.0
 
-    def _hear(self, event: str, seconds: float, **_: object) -> None:
+    def _on_event(self, event: str, seconds: float, **_: object) -> None:
         if event == _COMPILES:
             self.compiled += seconds
 
@@ -150,7 +150,7 @@ def read_wall_time(folder: AnyPath) -> list[TimeRow]:
 
 
 def _whole_lines(path: Path) -> list[bytes]:
-    """Returns the complete lines; a folder with this name is moved aside, to let training start."""
+    """Returns the complete lines; renames a folder with this name so that training can start."""
     try:
         return _lines(path)
     except DataError as error:

@@ -1,4 +1,4 @@
-"""Fills in how the data of an experiment are read, and their objective, from its checkpoint."""
+"""Fills in the preprocessing and objective of an experiment's data from its checkpoint."""
 
 from dataclasses import replace
 from typing import Any
@@ -39,7 +39,7 @@ def with_image_form(config: Config, origin: Checkpoint, model_is_open: bool) -> 
     if not model_is_open:
         return config
     if data.head == "classification" and model.mask_ratio is not None:
-        # transformers also reads such a file (MAE) as a ViT's.
+        # transformers can also read such a file (MAE) as a ViT.
         model = replace(model, mask_ratio=None, position=replace(model.position, learns=True))
     return replace(config, model=model if model.image_size == size else _of_size(model, size))
 
@@ -73,7 +73,7 @@ def _of_size(model: VisionConfig, size: tuple[int, int]) -> VisionConfig:
 
 
 def with_sound_form(config: Config, origin: Checkpoint) -> Config:
-    """Returns the experiment with labelled sounds read as its checkpoint reads them."""
+    """Returns the experiment with the checkpoint's preprocessing of labelled sounds."""
     form = _sound_form(origin.model, origin)
     if form is None:
         raise ConfigError(
@@ -98,7 +98,7 @@ def with_transcripts(config: Config, origin: Checkpoint) -> Config:
 
 
 def _sound_form(encoder: ModelConfig, origin: Checkpoint) -> SoundForm | None:
-    """Returns how an encoder of a checkpoint reads sounds; None: it does not."""
+    """Returns how an encoder of a checkpoint reads sounds, or None if it does not."""
     try:
         return form_of(encoder, origin.home)
     except DataError as error:
@@ -121,7 +121,7 @@ def _prefix(data: SpeechToText, origin: Checkpoint) -> tuple[int, ...]:
         codes = ", ".join(name.strip("<|>") for name, _ in tokens.languages)
         raise ConfigError(
             f"data.language = None: must be one of {codes}, the language of the clips, since the "
-            "model knows several"
+            "model supports several"
         )
     task = data.task if tokens.tasks or data.task != "transcribe" else None
     try:

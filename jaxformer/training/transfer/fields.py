@@ -170,7 +170,7 @@ def _with_tokenizer(config: Config, origin: Checkpoint, began: Config | None) ->
 
 
 def _with_objective(config: Config, origin: Checkpoint) -> Config:
-    """Returns the experiment with an objective: its own, or that of the checkpoint."""
+    """Returns the experiment with its objective, by default that of the checkpoint."""
     data: Any = config.data
     if getattr(data, "objective", ...) is not None:
         return config
@@ -228,7 +228,7 @@ def _with_length(config: Config, origin: Checkpoint) -> Config:
 
 
 def _architecture(checkpoint: HFCheckpoint, head: str) -> Architecture | None:
-    """Returns an architecture with such a head, preferably the checkpoint's, or None."""
+    """Returns an architecture with this kind of head, preferably the checkpoint's, or None."""
     own = checkpoint.architecture
     alike = checkpoint.model_format.classes(checkpoint.hf_config.values)
     for each in sorted(alike, key=lambda each: each != own):
@@ -238,7 +238,7 @@ def _architecture(checkpoint: HFCheckpoint, head: str) -> Architecture | None:
 
 
 def _fresh_heads(model: ModelConfig, head: str, count: int | None) -> tuple[Head, ...]:
-    """Returns new heads for a model that has no corresponding transformers class."""
+    """Returns new heads for a model without a corresponding class in transformers."""
     if head in ("next_sentence", "sentence_order"):
         return (MaskedLanguageModel(), Classification(label=head))
     kind = head_class(head)

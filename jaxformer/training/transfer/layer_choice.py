@@ -47,7 +47,7 @@ class Sources:
 def chosen_layers(
     here: Shapes, saved: Checkpoint, layers: tuple[int, ...], kinds: Kinds
 ) -> Sources:
-    """Returns the sources that make layer `layers[i]` of another model layer i of this one."""
+    """Returns the sources with which layer i of this model is layer `layers[i]` of another."""
     # If layers of several kinds alternate (windowed and global ones), a layer must become one of
     # the same kind. Layers that share parameters count once.
     blocks, there = _stacked(here), _stacked(saved.shapes)

@@ -46,7 +46,7 @@ def check_tokenizer(spec: Any, origin: Checkpoint) -> None:
 
 
 def check_same_tokens(tokenizer: Tokenizer, origin: Checkpoint) -> None:
-    """Raises ConfigError unless the ids that two tokenizers share stand for the same tokens."""
+    """Raises ConfigError unless ids in both tokenizers stand for the same tokens."""
     pieces = zip(tokenizer.pieces(), _tokenizer_of(origin).pieces(), strict=False)
     for number, (here, there) in enumerate(pieces):
         if here != there:

@@ -1,4 +1,4 @@
-"""The kernels of experts as transformers 5 holds them: those of all experts in one tensor."""
+"""The kernels of experts as in transformers 5: one tensor for all experts."""
 
 import re
 from collections.abc import Mapping
@@ -10,15 +10,16 @@ from jaxformer.hub.weights.tensors import Tensor, Tensors
 from jaxformer.hub.weights.weight_map import WeightMap
 
 FUSED = {"gate_up_proj": ("gate", "up"), "down_proj": ("down",)}
-"""Parameter of a module of experts -> our kernels in it; in the order of the module."""
+"""Parameter of an experts module -> our kernels in it, in order."""
 _APART = re.compile(r"(.*\.experts)\.\{\}\.([^.]+)")
 _TOGETHER = re.compile(rf"(.*\.experts)\.({'|'.join(FUSED)})")
 
 
 def names_of_experts(weight_map: WeightMap) -> dict[str, tuple[str, ...]]:
-    """Returns the names of the linear layers of an expert by `FUSED`: {"down_proj": ("w2",), ...}.
+    """Returns the names of an expert's linear layers by the keys of `FUSED`: {"down_proj":
+    ("w2",)}.
 
-    It is empty for a model without experts, or whose files have their kernels together.
+    The result is empty for a model without experts, or with fused kernels in its files.
     """
     found = {
         path.rpartition(".")[2]: match[2]
@@ -31,18 +32,18 @@ def names_of_experts(weight_map: WeightMap) -> dict[str, tuple[str, ...]]:
 
 
 class SplitExperts:
-    """The `Tensors` of a folder, with those of all experts split into the kernels of each.
+    """The `Tensors` of a folder, with fused tensors split into the kernels of each expert.
 
     `NAME.experts.gate_up_proj` `[E, 2 F, D]` is `NAME.experts.0.gate_proj.weight` `[F, D]` and so
     on, and `NAME.experts.down_proj` `[E, D, F]` is `NAME.experts.0.down_proj.weight` `[D, F]`.
     """
 
     def __init__(self, files: Tensors, names: Mapping[str, tuple[str, ...]]):
-        """Finds the tensors to split; `names` are those of `names_of_experts`."""
+        """Finds the tensors to split; `names` come from `names_of_experts`."""
         self._files = files
         self.folder, self.unused, self.computed = files.folder, files.unused, files.computed
         self.tensors: dict[str, Tensor] = {}
-        # Name of a kernel -> its tensor, and its expert and rows there.
+        # Name of a kernel -> its tensor, and its expert and rows in it.
         self._slices: dict[str, tuple[str, int, slice]] = {}
         for name, tensor in files.tensors.items():
             match = _TOGETHER.fullmatch(name)

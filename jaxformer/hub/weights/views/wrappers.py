@@ -1,6 +1,6 @@
-"""Removes the prefixes of modules that wrap a model from tensor names: `_orig_mod.`, `module.`.
+"""Removes the prefixes of wrapper modules from tensor names: `_orig_mod.`, `module.`.
 
-Any prefix is removed if the names without it are those of the model.
+Any prefix is removed if the remaining names are those of the model.
 """
 
 import re
@@ -17,7 +17,7 @@ _ANYWHERE = re.compile(r"(?<![^.])(_orig_mod|_checkpoint_wrapped_module|_fsdp_wr
 
 
 def unwrapped(files: TensorFiles, checkpoint: HFCheckpoint) -> TensorFiles:
-    """Returns the tensors without the prefixes of wrapping modules (`torch.compile`), and warns."""
+    """Returns the tensors without the prefixes of wrapper modules (`torch.compile`), and warns."""
     names = {_ANYWHERE.sub("", name): name for name in files.tensors}
     if len(names) < len(files.tensors):
         raise DataError(f"{files.folder}: two tensors have one name without {_ANYWHERE.pattern}")
@@ -42,13 +42,13 @@ def unwrapped(files: TensorFiles, checkpoint: HFCheckpoint) -> TensorFiles:
 
 
 def _share_prefix(names: Collection[str]) -> bool:
-    """Whether all names are within one module."""
+    """Whether all names have the same first module."""
     starts = {name.partition(".")[0] for name in names}
     return len(starts) == 1 and all("." in name for name in names)
 
 
 def _known_names(checkpoint: HFCheckpoint) -> set[str]:
-    """The names of modules and tensors in files of this format, with "{}" for numbers."""
+    """Returns the names of modules and tensors of this format, with "{}" for numbers."""
     model_format = checkpoint.model_format
     weight_map = model_format.weight_map(checkpoint.config)
     names = [*weight_map.names.values(), *(each.tensor for each in weight_map.fused)]
