@@ -11,27 +11,9 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
 WORDS = (
-    "[UNK]",
-    "[PAD]",
-    "[CLS]",
-    "[SEP]",
-    "a",
-    "the",
-    "cat",
-    "dog",
-    "The",
-    "Cat",
-    "sat",
-    "on",
-    "mat",
-    "query",
-    "passage",
-    ":",
-    "runs",
-    "fast",
-    "blue",
-    "sky",
-)
+    "[UNK]", "[PAD]", "[CLS]", "[SEP]", "a", "the", "cat", "dog", "The", "Cat", "sat", "on", "mat",
+    "query", "passage", ":", "runs", "fast", "blue", "sky",
+)  # fmt: skip
 TEXTS = ("a cat", "the dog sat on the mat , fast : a blue sky , a cat", "", "The Cat runs", "sky")
 WIDTH, LONGEST = 24, 16
 _PACKAGE = "sentence_transformers.models"
