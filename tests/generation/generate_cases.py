@@ -3,15 +3,49 @@
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from tiny_models import random_parameters, structure_of
 
 from jaxformer.distributed.sharding import parameter_shardings
+from jaxformer.functional.sampling import next_token, penalties
+from jaxformer.generation.decode import processors
 from jaxformer.generation.engine import Engine
 from jaxformer.generation.inputs import Prompts
 from jaxformer.hub.hf_config import HFConfig
 
 NEW = 8
+THEIR_PROCESSORS = {
+    penalties.bias_sequences: "SequenceBiasLogitsProcessor",
+    penalties.no_repeat_ngram: "NoRepeatNGramLogitsProcessor",
+    penalties.ban_sequences: "NoBadWordsLogitsProcessor",
+    processors.SourcePenalty: "EncoderRepetitionPenaltyLogitsProcessor",
+    processors.NoSourceNgram: "EncoderNoRepeatNGramLogitsProcessor",
+    processors.EndsLater: "ExponentialDecayLengthPenalty",
+    processors.BannedAtBegin: "SuppressTokensAtBeginLogitsProcessor",
+    processors.RepetitionPenalty: "RepetitionPenaltyLogitsProcessor",
+    processors.MinNewTokens: "MinNewTokensLengthLogitsProcessor",
+    processors.ForcedFirst: "ForcedBOSTokenLogitsProcessor",
+    processors.ForcedLast: "ForcedEOSTokenLogitsProcessor",
+    next_token.ban_tokens: "SuppressTokensLogitsProcessor",
+    next_token.scale_temperature: "TemperatureLogitsWarper",
+    next_token.top_k_filter: "TopKLogitsWarper",
+    next_token.top_p_filter: "TopPLogitsWarper",
+    next_token.min_p_filter: "MinPLogitsWarper",
+    next_token.typical_filter: "TypicalLogitsWarper",
+    next_token.epsilon_filter: "EpsilonLogitsWarper",
+    next_token.eta_filter: "EtaLogitsWarper",
+    jnp.nan_to_num: "InfNanRemoveLogitsProcessor",
+    jax.nn.log_softmax: "LogitNormalization",
+}
+"""The functions and classes of our processors -> the classes of transformers."""
+
+
+def their_processor(ours):
+    """The class of transformers that is one of our processors."""
+    from transformers.generation import logits_process
+
+    return getattr(logits_process, THEIR_PROCESSORS[getattr(ours, "function", type(ours))])
 
 
 def prompts(vocab_size, rows=3, length=9):
