@@ -48,10 +48,10 @@ def their_processor(ours):
     return getattr(logits_process, THEIR_PROCESSORS[getattr(ours, "function", type(ours))])
 
 
-def prompts(vocab_size, rows=3, length=9):
-    """Ids and a mask with padding of different lengths on the left."""
+def prompts(vocab_size):
+    """Three rows of ids and a mask with padding of different lengths on the left."""
     # No token is the padding's of a tiny model: RoBERTa would not count it.
-    ids = np.random.default_rng(0).integers(6, vocab_size, (rows, length))
+    ids = np.random.default_rng(0).integers(6, vocab_size, (3, 9))
     mask = np.ones_like(ids)
     mask[0, :4], mask[2, :1] = 0, 0
     return {"input_ids": ids, "attention_mask": mask}
@@ -94,9 +94,9 @@ def engine_of(config, mesh=None, seed=0, scale=0.4):
     return Engine(config, structure, parameters, mesh)
 
 
-def prompts_of(*lengths, seed=0, vocab_size=31):
+def prompts_of(*lengths, seed=0):
     """Random prompts of these lengths."""
     lengths = np.array(lengths, np.int32)
-    tokens = np.random.default_rng(seed).integers(0, vocab_size, (len(lengths), lengths.max()))
+    tokens = np.random.default_rng(seed).integers(0, 31, (len(lengths), lengths.max()))
     tokens[np.arange(lengths.max()) >= lengths[:, None]] = 0
     return Prompts(tokens.astype(np.int32), lengths)
