@@ -4,8 +4,8 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from hf_checkpoints import byte_bpe, fast
-from tokenizer_folders import BLANK_IN_FRONT, byte_fallback, unigram
+from hf_checkpoints import byte_bpe, fast, unigram
+from tokenizer_folders import BLANK_IN_FRONT, byte_fallback
 from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers
 
 import jaxformer.data.chat
@@ -79,23 +79,11 @@ GEMMA = """{{ bos_token }}
     {{- '<start_of_turn>model\\n' }}
 {%- endif %}"""
 
-PHI = """{%- for message in messages %}
-    {{- '<|' + message.role + '|>\\n' }}
-    {%- if message.role == 'assistant' %}
-        {%- generation %}
-        {{- message.content + '<|end|>' }}
-        {%- endgeneration %}
-    {%- else %}
-        {{- message.content + '<|end|>' }}
-    {%- endif %}
-    {{- '\\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|assistant|>\\n' }}
-{%- endif %}"""
-
 NAMED = {path.stem: path.read_text() for path in sorted(_NAMED.glob("*.jinja"))}
 PLAIN = NAMED.pop("plain")
+# The same turns in other words.
+PHI = NAMED["chatml"].replace("<|im_start|>' + message.role + '", "<|' + message.role + '|>")
+PHI = PHI.replace("<|im_start|>assistant", "<|assistant|>").replace("<|im_end|>", "<|end|>")
 TEMPLATES = NAMED | {"qwen": QWEN, "gemma": GEMMA, "phi": PHI}
 
 SPECIAL = (

@@ -3,7 +3,7 @@
 import base64
 import json
 
-from hf_checkpoints import SENTENCES, bert_tokenizer, byte_bpe
+from hf_checkpoints import SENTENCES, bert_tokenizer, byte_bpe, unigram
 from tokenizers import (
     Tokenizer,
     decoders,
@@ -211,23 +211,6 @@ def llama_json():
     rust = byte_fallback("<unk>", "<s>", "</s>", vocab_size=700, **BLANK_IN_FRONT)
     rust.post_processor = _begins("<s>")(rust)
     return rust
-
-
-def unigram(*special, prefix="always"):
-    """A Unigram model with special tokens first."""
-
-    def make():
-        rust = Tokenizer(models.Unigram())
-        rust.normalizer = normalizers.NFKC()
-        rust.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prefix)
-        rust.decoder = decoders.Metaspace(prepend_scheme=prefix)
-        trainer = trainers.UnigramTrainer(
-            vocab_size=300, special_tokens=list(special), unk_token="<unk>", show_progress=False
-        )
-        rust.train_from_iterator(SENTENCES, trainer)
-        return rust
-
-    return make
 
 
 def word_level():
