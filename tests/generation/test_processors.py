@@ -49,32 +49,46 @@ FILTERS = {
     epsilon_filter: 0.02,
     eta_filter: 0.02,
 }
-EVERY = (
-    OnTokens(bias_sequences, (SEQUENCES, BIASES)),
-    SourcePenalty(1.3),
-    RepetitionPenalty(1.3),
-    PresencePenalty(0.7),
-    FrequencyPenalty(-0.4),
-    OnTokens(no_repeat_ngram, (2,)),
-    NoSourceNgram(2),
-    OnLogits(ban_tokens, ((3, 90),)),
-    BannedAtBegin((4, 91), True),
-    EndsLater(1, 1.2, (8, 130)),
-    OnTokens(ban_sequences, (SEQUENCES,)),
-    MinNewTokens(2, (8, 130)),
-    ForcedFirst(17),
-    ForcedLast(8),
-    ForcedLast((8, 17)),
-    *(OnLogits(function, (value,)) for function, value in FILTERS.items()),
-    OnLogits(jnp.nan_to_num),
-    OnLogits(jax.nn.log_softmax),
-)
 
 
 def name_of(processor):
     return getattr(processor, "function", type(processor)).__name__
 
 
+ENDS = (8, 130)
+# Ours, and the arguments of theirs: those of a row's prompt and limit, or the same of all rows.
+PAIRS = [
+    *((RepetitionPenalty(factor), (factor,)) for factor in (1.3, 0.8)),
+    *((OnTokens(no_repeat_ngram, (size,)), (size,)) for size in (2, 1, 3, 4)),
+    (OnLogits(ban_tokens, ((3, 90),)), ((3, 90),)),
+    (OnTokens(ban_sequences, (SEQUENCES,)), ([*map(list, SEQUENCES)],)),
+    *((MinNewTokens(n, ENDS), lambda p, _, n=n: (p, n, [*ENDS])) for n in (2, 0, 1, 7)),
+    (
+        OnTokens(bias_sequences, (SEQUENCES, BIASES)),
+        ([[list(words), bias] for words, bias in zip(SEQUENCES, BIASES, strict=True)],),
+    ),
+    (BannedAtBegin((3, 90), True), lambda p, _: ((3, 90), p + (p == 1))),
+    (BannedAtBegin((3, 90), False), lambda p, _: ((3, 90), p)),
+    *((EndsLater(n, 1.2, ENDS), lambda p, _, n=n: ((n, 1.2), [*ENDS], p)) for n in (1, 0, 3)),
+    (OnLogits(jnp.nan_to_num), ()),
+    (ForcedLast(8), lambda _, n: (n, 8)),
+    (ForcedLast((8, 17)), lambda _, n: (n, [8, 17])),
+    *((OnLogits(function, (value,)), (value,)) for function, value in FILTERS.items()),
+    (OnLogits(top_k_filter, (500,)), (500,)),
+    (OnLogits(epsilon_filter, (0.5,)), (0.5,)),
+    (OnLogits(eta_filter, (0.5,)), (0.5,)),
+]
+# The first of each kind.
+EVERY = (
+    *{name_of(ours): ours for ours, _ in reversed(PAIRS)}.values(),
+    SourcePenalty(1.3),
+    NoSourceNgram(2),
+    PresencePenalty(0.7),
+    FrequencyPenalty(-0.4),
+    ForcedFirst(17),
+    ForcedLast((8, 17)),
+    OnLogits(jax.nn.log_softmax),
+)
 each_processor = pytest.mark.parametrize("processor", EVERY, ids=name_of)
 each_seed = pytest.mark.parametrize("seed", range(2))
 apply = jax.jit(process, static_argnums=0)
@@ -107,31 +121,6 @@ def by_transformers(make, logits, history):
         scores = torch.tensor(np.array(logits[row : row + 1]))
         rows.append(make(prompt, limit)(tokens, scores).numpy())
     return np.concatenate(rows)
-
-
-ENDS = (8, 130)
-# Ours, and the arguments of theirs: those of a row's prompt and limit, or the same of all rows.
-PAIRS = [
-    *((RepetitionPenalty(factor), (factor,)) for factor in (1.3, 0.8)),
-    *((OnTokens(no_repeat_ngram, (size,)), (size,)) for size in (1, 2, 3, 4)),
-    (OnLogits(ban_tokens, ((3, 90),)), ((3, 90),)),
-    (OnTokens(ban_sequences, (SEQUENCES,)), ([*map(list, SEQUENCES)],)),
-    *((MinNewTokens(n, ENDS), lambda p, _, n=n: (p, n, [*ENDS])) for n in (0, 1, 2, 7)),
-    (
-        OnTokens(bias_sequences, (SEQUENCES, BIASES)),
-        ([[list(words), bias] for words, bias in zip(SEQUENCES, BIASES, strict=True)],),
-    ),
-    (BannedAtBegin((3, 90), False), lambda p, _: ((3, 90), p)),
-    (BannedAtBegin((3, 90), True), lambda p, _: ((3, 90), p + (p == 1))),
-    *((EndsLater(n, 1.2, ENDS), lambda p, _, n=n: ((n, 1.2), [*ENDS], p)) for n in (0, 1, 3)),
-    (OnLogits(jnp.nan_to_num), ()),
-    (ForcedLast(8), lambda _, n: (n, 8)),
-    (ForcedLast((8, 17)), lambda _, n: (n, [8, 17])),
-    *((OnLogits(function, (value,)), (value,)) for function, value in FILTERS.items()),
-    (OnLogits(top_k_filter, (500,)), (500,)),
-    (OnLogits(epsilon_filter, (0.5,)), (0.5,)),
-    (OnLogits(eta_filter, (0.5,)), (0.5,)),
-]
 
 
 @pytest.mark.torch
