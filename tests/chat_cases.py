@@ -155,32 +155,22 @@ WITH_TOOLS = [
 ]
 
 
-def _bytes():
-    rust, _ = byte_bpe(SPECIAL)
-    return fast(rust, **_ROLES)
-
-
 def _metaspace():
-    rust = byte_fallback(
+    return byte_fallback(
         "<unk>",
         *SPECIAL,
         vocab_size=600,
         pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="first", split=False),
         decoder=decoders.Metaspace(prepend_scheme="first"),
     )
-    return fast(rust, **_ROLES, unk_token="<unk>")
 
 
 def _legacy():
     """Llama 2's: blanks and the one in front are made by the normalizer, before each piece."""
-    rust = _metaspace().backend_tokenizer
+    rust = _metaspace()
     rust.pre_tokenizer = None
     rust.normalizer, rust.decoder = BLANK_IN_FRONT["normalizer"], BLANK_IN_FRONT["decoder"]
-    return fast(rust, **_ROLES, unk_token="<unk>")
-
-
-def _unigram():
-    return fast(unigram("<unk>", *SPECIAL)(), **_ROLES, unk_token="<unk>")
+    return rust
 
 
 def _added():
@@ -195,13 +185,14 @@ def _added():
     strips |= {"<|im_end|>": {"normalized": True}, "<|eot_id|>": {"normalized": True}}
     rust.add_special_tokens([AddedToken(name, **strips.get(name, {})) for name in SPECIAL[2:]])
     rust.add_special_tokens([AddedToken(f"<|reserved_{number}|>") for number in range(200)])
-    return fast(rust, **_ROLES)
+    return rust
 
 
+_WITH_UNKNOWN = _ROLES | {"unk_token": "<unk>"}
 TOKENIZERS = {
-    "bytes": _bytes,
-    "metaspace": _metaspace,
-    "legacy": _legacy,
-    "unigram": _unigram,
-    "added": _added,
+    "bytes": lambda: fast(byte_bpe(SPECIAL)[0], **_ROLES),
+    "metaspace": lambda: fast(_metaspace(), **_WITH_UNKNOWN),
+    "legacy": lambda: fast(_legacy(), **_WITH_UNKNOWN),
+    "unigram": lambda: fast(unigram("<unk>", *SPECIAL)(), **_WITH_UNKNOWN),
+    "added": lambda: fast(_added(), **_ROLES),
 }
