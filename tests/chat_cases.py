@@ -4,8 +4,8 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from hf_checkpoints import byte_bpe, fast
-from tokenizer_folders import BLANK_IN_FRONT, byte_fallback, unigram
+from hf_checkpoints import byte_bpe, fast, unigram
+from tokenizer_folders import BLANK_IN_FRONT, byte_fallback
 from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers
 
 import jaxformer.data.chat
@@ -79,23 +79,11 @@ GEMMA = """{{ bos_token }}
     {{- '<start_of_turn>model\\n' }}
 {%- endif %}"""
 
-PHI = """{%- for message in messages %}
-    {{- '<|' + message.role + '|>\\n' }}
-    {%- if message.role == 'assistant' %}
-        {%- generation %}
-        {{- message.content + '<|end|>' }}
-        {%- endgeneration %}
-    {%- else %}
-        {{- message.content + '<|end|>' }}
-    {%- endif %}
-    {{- '\\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|assistant|>\\n' }}
-{%- endif %}"""
-
 NAMED = {path.stem: path.read_text() for path in sorted(_NAMED.glob("*.jinja"))}
 PLAIN = NAMED.pop("plain")
+# The same turns in other words.
+PHI = NAMED["chatml"].replace("<|im_start|>' + message.role + '", "<|' + message.role + '|>")
+PHI = PHI.replace("<|im_start|>assistant", "<|assistant|>").replace("<|im_end|>", "<|end|>")
 TEMPLATES = NAMED | {"qwen": QWEN, "gemma": GEMMA, "phi": PHI}
 
 SPECIAL = (
@@ -167,32 +155,22 @@ WITH_TOOLS = [
 ]
 
 
-def _bytes():
-    rust, _ = byte_bpe(SPECIAL)
-    return fast(rust, **_ROLES)
-
-
 def _metaspace():
-    rust = byte_fallback(
+    return byte_fallback(
         "<unk>",
         *SPECIAL,
         vocab_size=600,
         pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="first", split=False),
         decoder=decoders.Metaspace(prepend_scheme="first"),
     )
-    return fast(rust, **_ROLES, unk_token="<unk>")
 
 
 def _legacy():
     """Llama 2's: blanks and the one in front are made by the normalizer, before each piece."""
-    rust = _metaspace().backend_tokenizer
+    rust = _metaspace()
     rust.pre_tokenizer = None
     rust.normalizer, rust.decoder = BLANK_IN_FRONT["normalizer"], BLANK_IN_FRONT["decoder"]
-    return fast(rust, **_ROLES, unk_token="<unk>")
-
-
-def _unigram():
-    return fast(unigram("<unk>", *SPECIAL)(), **_ROLES, unk_token="<unk>")
+    return rust
 
 
 def _added():
@@ -207,13 +185,14 @@ def _added():
     strips |= {"<|im_end|>": {"normalized": True}, "<|eot_id|>": {"normalized": True}}
     rust.add_special_tokens([AddedToken(name, **strips.get(name, {})) for name in SPECIAL[2:]])
     rust.add_special_tokens([AddedToken(f"<|reserved_{number}|>") for number in range(200)])
-    return fast(rust, **_ROLES)
+    return rust
 
 
+_WITH_UNKNOWN = _ROLES | {"unk_token": "<unk>"}
 TOKENIZERS = {
-    "bytes": _bytes,
-    "metaspace": _metaspace,
-    "legacy": _legacy,
-    "unigram": _unigram,
-    "added": _added,
+    "bytes": lambda: fast(byte_bpe(SPECIAL)[0], **_ROLES),
+    "metaspace": lambda: fast(_metaspace(), **_WITH_UNKNOWN),
+    "legacy": lambda: fast(_legacy(), **_WITH_UNKNOWN),
+    "unigram": lambda: fast(unigram("<unk>", *SPECIAL)(), **_WITH_UNKNOWN),
+    "added": lambda: fast(_added(), **_ROLES),
 }

@@ -14,6 +14,7 @@ import json
 import logging
 import sys
 import traceback
+from logging.handlers import BufferingHandler
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -87,22 +88,11 @@ def make(folder, case):
     np.savez(folder / "outputs.npz", **outputs(model, params, inputs, case.get("generate")))
 
 
-class Messages(logging.Handler):
-    """Keeps what is logged."""
-
-    def __init__(self):
-        super().__init__()
-        self.texts = []
-
-    def emit(self, record):
-        self.texts.append(record.getMessage())
-
-
 def read(folder, case):
     """Loads a model that something else wrote."""
-    messages = Messages()
+    logged = BufferingHandler(10_000)
     logger = logging.getLogger("transformers.modeling_flax_utils")
-    logger.addHandler(messages)
+    logger.addHandler(logged)
     try:
         kind = getattr(transformers, case["class"])
         if has_parts(case):
@@ -113,8 +103,9 @@ def read(folder, case):
         inputs = inputs_of(folder)
         np.savez(folder / "read.npz", **outputs(model, params, inputs, case.get("generate")))
     finally:
-        logger.removeHandler(messages)
-    wrong = [text for text in messages.texts if "weights of" in text or "missing" in text]
+        logger.removeHandler(logged)
+    messages = [record.getMessage() for record in logged.buffer]
+    wrong = [text for text in messages if "weights of" in text or "missing" in text]
     (folder / "read.json").write_text(json.dumps(wrong))
 
 

@@ -15,13 +15,9 @@ from tokenizers import (
     trainers,
 )
 
-CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' }}"
-    "{% if message['role'] == 'assistant' %}{% generation %}"
-    "{{ message['content'] + '<|im_end|>' }}{% endgeneration %}"
-    "{% else %}{{ message['content'] + '<|im_end|>' }}{% endif %}{{ '\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
+import jaxformer.data.chat
+
+CHATML = Path(jaxformer.data.chat.__file__).with_name("templates") / "chatml.jinja"
 """A chat template with the marks of what the model is to learn."""
 
 SENTENCES = tuple(
@@ -93,7 +89,9 @@ def chat_tokenizer():
     rust.post_processor = processors.TemplateProcessing(
         single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, 0)]
     )
-    return fast(rust, **roles, pad_token="<|end|>", chat_template=CHATML, model_max_length=128)
+    return fast(
+        rust, **roles, pad_token="<|end|>", chat_template=CHATML.read_text(), model_max_length=128
+    )
 
 
 def gpt2_tokenizer():
@@ -133,21 +131,32 @@ def roberta_tokenizer():
 def t5_tokenizer():
     """T5's kind: SentencePiece's unigram model, </s> after every text, sentinels."""
     sentinels = [f"<extra_id_{number}>" for number in range(100)]
-    rust = Tokenizer(models.Unigram())
-    rust.pre_tokenizer = pre_tokenizers.Metaspace()
-    rust.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=292,
-        special_tokens=["<pad>", "</s>", "<unk>", *sentinels],
-        unk_token="<unk>",
-        show_progress=False,
-    )
-    rust.train_from_iterator(SENTENCES, trainer)
+    rust = unigram("<pad>", "</s>", "<unk>", *sentinels, vocab_size=292)()
     rust.post_processor = processors.TemplateProcessing(
         single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
     )
     roles = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
     return fast(rust, **roles, extra_special_tokens=sentinels, model_max_length=64)
+
+
+def unigram(*special, prefix="always", vocab_size=300):
+    """A Unigram model with special tokens first."""
+
+    def make():
+        rust = Tokenizer(models.Unigram())
+        rust.normalizer = normalizers.NFKC()
+        rust.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prefix)
+        rust.decoder = decoders.Metaspace(prepend_scheme=prefix)
+        trainer = trainers.UnigramTrainer(
+            vocab_size=vocab_size,
+            special_tokens=list(special),
+            unk_token="<unk>",
+            show_progress=False,
+        )
+        rust.train_from_iterator(SENTENCES, trainer)
+        return rust
+
+    return make
 
 
 def fast(rust: Tokenizer, **fields):

@@ -91,8 +91,7 @@ class HubServer(ThreadingHTTPServer):
         return self
 
     def __exit__(self, *error):
-        self.shutdown()
-        self.server_close()
+        self.go_away()
 
     def go_away(self):
         """Ends the server, with the connections that are kept open."""
@@ -136,17 +135,13 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *arguments):
         pass
 
-    def do_HEAD(self):
-        self._answer(self._read)
-
     def do_GET(self):
         self._answer(self._read)
 
     def do_POST(self):
         self._answer(self._write)
 
-    def do_PUT(self):
-        self._answer(self._write)
+    do_HEAD, do_PUT = do_GET, do_POST
 
     def _answer(self, action):
         self.path, self._query = unquote(urlsplit(self.path).path), urlsplit(self.path).query
@@ -224,8 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
         entry = repository.entry(name, text)
         found = {"type": "file", "path": name, "size": entry["size"], "oid": entry["blobId"]}
         if "lfs" in entry:
-            lfs = entry["lfs"]
-            found["lfs"] = {"oid": lfs["sha256"], "size": lfs["size"], "pointerSize": 130}
+            found["lfs"] = entry["lfs"] | {"oid": entry["lfs"]["sha256"]}
         return found
 
     def _resolve(self, repository, files, commit, name):
@@ -268,16 +262,10 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(409 if known else 200)
         if verb == "preupload":
             files = json.loads(self.body)["files"]
-            mode = {True: "lfs", False: "regular"}
-            answers = [
-                {
-                    "path": each["path"],
-                    "uploadMode": mode[each["path"].endswith(LARGE)],
-                    "shouldIgnore": False,
-                }
-                for each in files
-            ]
-            return self._send_json({"files": answers})
+            for each in files:
+                mode = "lfs" if each["path"].endswith(LARGE) else "regular"
+                each |= {"uploadMode": mode, "shouldIgnore": False}
+            return self._send_json({"files": files})
         return self._commit(repository, name, revision)
 
     def _create(self, wanted):

@@ -1,7 +1,6 @@
 """Object stores for tests: a real S3 server on this machine, and one in memory."""
 
 import contextlib
-import os
 import socket
 import subprocess
 import sys
@@ -81,15 +80,11 @@ class Server:
 @contextlib.contextmanager
 def reached_by(variables, scheme):
     """Sets variables for this process and those that it starts; clients are made anew."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
     fsspec.get_filesystem_class(scheme).clear_instance_cache()
-    yield
-    for name, value in before.items():
-        if value is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = value
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield
     fsspec.get_filesystem_class(scheme).clear_instance_cache()
 
 
@@ -171,14 +166,12 @@ class Proxy:
 
 
 @pytest.fixture
-def proxy(s3_server, monkeypatch):
+def proxy(s3_server):
     """What stands between the clients of a test and the server."""
     found = Proxy(("127.0.0.1", s3_server.port))
-    monkeypatch.setenv("AWS_ENDPOINT_URL", found.address)
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
-    yield found
-    found.close()
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    with reached_by({"AWS_ENDPOINT_URL": found.address}, "s3"):
+        yield found
+        found.close()
 
 
 @pytest.fixture

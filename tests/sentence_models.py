@@ -10,28 +10,12 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
+from jaxformer.parity.reference import save_random
+
 WORDS = (
-    "[UNK]",
-    "[PAD]",
-    "[CLS]",
-    "[SEP]",
-    "a",
-    "the",
-    "cat",
-    "dog",
-    "The",
-    "Cat",
-    "sat",
-    "on",
-    "mat",
-    "query",
-    "passage",
-    ":",
-    "runs",
-    "fast",
-    "blue",
-    "sky",
-)
+    "[UNK]", "[PAD]", "[CLS]", "[SEP]", "a", "the", "cat", "dog", "The", "Cat", "sat", "on", "mat",
+    "query", "passage", ":", "runs", "fast", "blue", "sky",
+)  # fmt: skip
 TEXTS = ("a cat", "the dog sat on the mat , fast : a blue sky , a cat", "", "The Cat runs", "sky")
 WIDTH, LONGEST = 24, 16
 _PACKAGE = "sentence_transformers.models"
@@ -58,24 +42,9 @@ def save_tokenizer(folder: Path) -> None:
 
 
 def save_transformer(folder: Path, class_name: str = "BertModel", **fields) -> Path:
-    """A BERT whose weights are large enough for vectors to differ."""
-    import torch
-    import transformers
-
-    config = transformers.BertConfig(
-        vocab_size=len(WORDS),
-        hidden_size=WIDTH,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=40,
-        max_position_embeddings=LONGEST,
-        **fields,
-    )
-    torch.manual_seed(7)
-    model = getattr(transformers, class_name)(config)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, mean=0.02, std=0.8)
-    model.save_pretrained(folder)
+    """A small BERT of these words."""
+    fields |= {"vocab_size": len(WORDS), "hidden_size": WIDTH, "num_attention_heads": 4}
+    save_random("bert", class_name, folder, max_position_embeddings=LONGEST, **fields)
     save_tokenizer(folder)
     return folder
 

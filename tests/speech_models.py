@@ -5,7 +5,7 @@ import json
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from jaxformer.parity.tiny import TINY
+from jaxformer.parity.reference import Reference, save_random
 
 # Words, then the end, then what is special; the last 31 are timestamps from 0.00 to 0.60.
 END, START, ENGLISH, GERMAN, FRENCH = 90, 91, 92, 93, 94
@@ -72,21 +72,12 @@ def write_files(folder, **generation):
     (folder / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR))
 
 
-def save_whisper(folder, **changes):
-    """Saves a model of transformers with large random weights, and returns it."""
-    import torch
-    from transformers import WhisperConfig, WhisperForConditionalGeneration
-
-    model = WhisperForConditionalGeneration(WhisperConfig(**(TINY["whisper"] | changes))).eval()
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "encoder.embed_positions" not in name:
-                scale = 0.3 if parameter.ndim > 1 else 0.1
-                parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
-    model.save_pretrained(folder)
+def save_whisper(folder):
+    """Saves a small random model, and returns that of transformers."""
+    name = "WhisperForConditionalGeneration"
+    save_random("whisper", name, folder)
     write_files(folder)
-    return type(model).from_pretrained(folder, attn_implementation="eager").eval()
+    return Reference(folder, name).model
 
 
 def write_words(folder):

@@ -48,12 +48,6 @@ def test_a_configuration_of_an_older_version_is_read(name):
     assert from_json(CONFIGS[name], Config) == load_config(str(experiment))
 
 
-def test_a_run_is_inspected(tmp_path, monkeypatch, capsys):
-    run = copied("6e84e0a", tmp_path, monkeypatch)
-    assert main(["inspect", run]) == 0
-    assert f"{HASH} (step 4)" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("version", "logged"), [("6e84e0a", [1, 2, 3, 4, 5, 6]), ("7e81ec8", [4, 6])]
 )
@@ -67,8 +61,10 @@ def test_a_run_is_continued(version, logged, tmp_path, monkeypatch):
     assert steps == logged
 
 
-def test_a_run_predicts_is_evaluated_and_exported(tmp_path, monkeypatch, capsys):
+def test_a_run_is_inspected_predicts_is_evaluated_and_exported(tmp_path, monkeypatch, capsys):
     run = copied("6e84e0a", tmp_path, monkeypatch)
+    assert main(["inspect", run]) == 0
+    assert f"{HASH} (step 4)" in capsys.readouterr().out
     model = jaxformer.load(run)
     tokens = np.arange(10).reshape(2, 5)
     assert np.isfinite(jaxformer.forward(model, {"input_ids": tokens})["logits"]).all()

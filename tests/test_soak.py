@@ -53,34 +53,21 @@ def test_jobs(tmp_path, kind):
     assert outcomes(Jobs(tmp_path / "jobs", 0, (kind,)), 1) == []
 
 
-@pytest.mark.slow
-def test_damaged_runs(folder):
-    assert outcomes(Damage(folder / "damage", 0, ("text",)), 12) == []
-
-
-@pytest.mark.slow
-def test_strange_places_of_runs(folder):
-    assert outcomes(Places(folder / "places", 0), 8) == []
-
-
-@pytest.mark.slow
-@pytest.mark.torch
-def test_hostile_folders(folder):
-    assert outcomes(Folders(folder / "folders", 0, ("gpt2",)), 20) == []
-
-
-def test_spoiled_configurations(folder):
-    assert outcomes(Configs(folder / "configs", 0), 200) == []
-
-
-@pytest.mark.slow
-def test_fuzzed_commands(folder):
-    assert outcomes(Commands(folder / "commands", 0), 20) == []
-
-
-@pytest.mark.slow
-def test_wrong_arguments(folder):
-    assert outcomes(Calls(folder / "calls", 0), 30) == []
+@pytest.mark.parametrize(
+    ("kind", "count", "options"),
+    [
+        (Damage, 12, (("text",),)),
+        (Places, 8, ()),
+        pytest.param(Folders, 20, (("gpt2",),), marks=pytest.mark.torch),
+        (Configs, 200, ()),
+        (Commands, 20, ()),
+        (Calls, 30, ()),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+@pytest.mark.quick("Configs-*")
+def test_nothing_fails_in_a_handful_of_each(kind, count, options, folder):
+    assert outcomes(kind(folder / kind.__name__, 0, *options), count) == []
 
 
 # The judges -------------------------------------------------------------------------------------

@@ -169,7 +169,4 @@ class Runs:
 
     def finish(self, run_dir: Path, *options: str, **environment: str) -> str:
         """Runs to the end; returns the output."""
-        process = self.start(run_dir, *options, **environment)
-        output, _ = process.communicate(timeout=300)
-        assert process.returncode == 0, output
-        return output
+        return finish_all([self.start(run_dir, *options, **environment)])[0]

@@ -3,7 +3,7 @@
 import base64
 import json
 
-from hf_checkpoints import SENTENCES, bert_tokenizer, byte_bpe
+from hf_checkpoints import SENTENCES, bert_tokenizer, byte_bpe, unigram
 from tokenizers import (
     Tokenizer,
     decoders,
@@ -148,11 +148,6 @@ def tiktoken(name):
 # tokenizer.json -----------------------------------------------------------------------------------
 
 
-def saved(make):
-    """A tokenizer.json alone."""
-    return lambda folder: make().save(str(folder / "tokenizer.json"))
-
-
 def byte_level(*special, post=None, normalizer=None):
     """Byte-level BPE, as of GPT-2."""
 
@@ -218,23 +213,6 @@ def llama_json():
     return rust
 
 
-def unigram(*special, prefix="always"):
-    """A Unigram model with special tokens first."""
-
-    def make():
-        rust = Tokenizer(models.Unigram())
-        rust.normalizer = normalizers.NFKC()
-        rust.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prefix)
-        rust.decoder = decoders.Metaspace(prepend_scheme=prefix)
-        trainer = trainers.UnigramTrainer(
-            vocab_size=300, special_tokens=list(special), unk_token="<unk>", show_progress=False
-        )
-        rust.train_from_iterator(SENTENCES, trainer)
-        return rust
-
-    return make
-
-
 def word_level():
     """A vocabulary of whole words."""
     rust = Tokenizer(models.WordLevel(unk_token="[UNK]"))
@@ -258,18 +236,20 @@ def _padded():
     return rust
 
 
-def of_class(name, **settings):
-    """A tokenizer_config.json."""
-    return {"tokenizer_class": name, **settings}
+def _kind(vocabulary, model_type, tokenizer_class=None, **settings):
+    """What makes the vocabulary, config.json (a model_type), and tokenizer_config.json, if any."""
+    if tokenizer_class is not None:
+        settings["tokenizer_class"] = tokenizer_class
+    return vocabulary, model_type, settings
 
 
-def generic(**settings):
-    """A tokenizer_config.json that names no class of a model."""
-    return of_class("PreTrainedTokenizerFast", **settings)
+def _json(make, *names, **settings):
+    """A kind whose vocabulary is a tokenizer.json alone."""
+    return _kind(lambda folder: make().save(str(folder / "tokenizer.json")), *names, **settings)
 
 
 _TEXT = {"unk_token": "<unk>", "pad_token": "<pad>", "eos_token": "</s>", "bos_token": "<s>"}
-_GERMAN = of_class("MBartTokenizer", src_lang="de_DE", tgt_lang="en_XX")
+_GERMAN = {"src_lang": "de_DE", "tgt_lang": "en_XX"}
 _PHI3 = {
     "0": added("<unk>", special=True),
     "1": added("<s>", special=True),
@@ -278,218 +258,208 @@ _PHI3 = {
     "700": added("<|user|>", special=True, rstrip=True),
 }
 _BEGIN, _END_OF_TURN = "<|begin_of_text|>", "<|im_end|>"
+_GENERIC = "PreTrainedTokenizerFast"
 
-# What makes the vocabulary, config.json (a model_type), and tokenizer_config.json.
+_llama = sentencepiece("tokenizer.model", **LLAMA)
+_t5 = sentencepiece("spiece.model", **T5)
+_xlm = sentencepiece("sentencepiece.bpe.model")
 OLD = {
-    "bert": (words, "bert", None),
-    "bert_cased": (words, "bert", of_class("BertTokenizer", do_lower_case=False)),
-    "distilbert": (words, "distilbert", of_class("DistilBertTokenizer")),
-    "mpnet": (lambda f: words(f, (*_ROBERTA[:3], "[UNK]", "<mask>")), "mpnet", None),
-    "gpt2": (merges(_END), "gpt2", None),
-    "gptj": (merges(_END), "gptj", of_class("GPT2Tokenizer")),
-    "phi": (merges(_END), "phi", of_class("CodeGenTokenizer")),
-    "opt": (
+    "bert": _kind(words, "bert"),
+    "bert_cased": _kind(words, "bert", "BertTokenizer", do_lower_case=False),
+    "distilbert": _kind(words, "distilbert", "DistilBertTokenizer"),
+    "mpnet": _kind(lambda f: words(f, (*_ROBERTA[:3], "[UNK]", "<mask>")), "mpnet"),
+    "gpt2": _kind(merges(_END), "gpt2"),
+    "gptj": _kind(merges(_END), "gptj", "GPT2Tokenizer"),
+    "phi": _kind(merges(_END), "phi", "CodeGenTokenizer"),
+    "opt": _kind(
         merges(*_ROBERTA[:4]),
         "opt",
-        of_class("GPT2Tokenizer", add_bos_token=True, pad_token="<pad>")
-        | dict.fromkeys(("bos_token", "eos_token", "unk_token"), "</s>"),
+        "GPT2Tokenizer",
+        add_bos_token=True,
+        pad_token="<pad>",
+        **dict.fromkeys(("bos_token", "eos_token", "unk_token"), "</s>"),
     ),
-    "roberta": (merges(*_ROBERTA), "roberta", None),
-    "bart": (merges(*_ROBERTA), "bart", None),
-    "clip": (merges("<|startoftext|>", _END), "clip", None),
-    "clip_words": (clip, "clip", {"do_lower_case": True, "pad_token": _END}),
-    "qwen2": (
+    "roberta": _kind(merges(*_ROBERTA), "roberta"),
+    "bart": _kind(merges(*_ROBERTA), "bart"),
+    "clip": _kind(merges("<|startoftext|>", _END), "clip"),
+    "clip_words": _kind(clip, "clip", do_lower_case=True, pad_token=_END),
+    "qwen2": _kind(
         merges(_END),
         "qwen2",
-        of_class("Qwen2Tokenizer", eos_token=_END_OF_TURN)
-        | {"additional_special_tokens": ["<|im_start|>", _END_OF_TURN]},
+        "Qwen2Tokenizer",
+        eos_token=_END_OF_TURN,
+        additional_special_tokens=["<|im_start|>", _END_OF_TURN],
     ),
-    "llama": (
-        sentencepiece("tokenizer.model", **LLAMA),
-        "llama",
-        of_class("LlamaTokenizer", add_bos_token=True, legacy=True),
+    "llama": _kind(_llama, "llama", "LlamaTokenizer", add_bos_token=True, legacy=True),
+    "llama_first": _kind(_llama, "llama", "LlamaTokenizer", add_bos_token=True, pad_token="<pad>"),
+    "gemma": _kind(
+        sentencepiece("tokenizer.model", **GEMMA), "gemma", "GemmaTokenizer", add_bos_token=True
     ),
-    "llama_first": (
-        sentencepiece("tokenizer.model", **LLAMA),
-        "llama",
-        of_class("LlamaTokenizer", add_bos_token=True, pad_token="<pad>"),
+    "t5": _kind(_t5, "t5"),
+    "t5_few": _kind(_t5, "t5", "T5Tokenizer", extra_ids=8, additional_special_tokens=_SENTINELS),
+    "albert": _kind(sentencepiece("spiece.model", **ALBERT), "albert"),
+    "xlm_roberta": _kind(_xlm, "xlm-roberta"),
+    "mbart": _kind(_xlm, "mbart", "MBartTokenizer", **_GERMAN),
+    "mistral_model": _kind(
+        _llama, "mistral", "LlamaTokenizer", add_bos_token=True, legacy=True, bos_token="<s>"
     ),
-    "gemma": (
-        sentencepiece("tokenizer.model", **GEMMA),
-        "gemma",
-        of_class("GemmaTokenizer", add_bos_token=True),
+    "pegasus": _kind(_t5, "pegasus"),
+    "deberta_v2": _kind(
+        sentencepiece("spm.model", **DEBERTA), "deberta-v2", do_lower_case=False, vocab_type="spm"
     ),
-    "t5": (sentencepiece("spiece.model", **T5), "t5", None),
-    "t5_few": (
-        sentencepiece("spiece.model", **T5),
-        "t5",
-        of_class("T5Tokenizer", extra_ids=8, additional_special_tokens=_SENTINELS),
-    ),
-    "albert": (sentencepiece("spiece.model", **ALBERT), "albert", None),
-    "xlm_roberta": (sentencepiece("sentencepiece.bpe.model"), "xlm-roberta", None),
-    "mbart": (sentencepiece("sentencepiece.bpe.model"), "mbart", _GERMAN),
-    "mistral_model": (
-        sentencepiece("tokenizer.model", **LLAMA),
-        "mistral",
-        of_class("LlamaTokenizer", add_bos_token=True, legacy=True, bos_token="<s>"),
-    ),
-    "pegasus": (sentencepiece("spiece.model", **T5), "pegasus", None),
-    "deberta_v2": (
-        sentencepiece("spm.model", **DEBERTA),
-        "deberta-v2",
-        {"do_lower_case": False, "vocab_type": "spm"},
-    ),
-    "tiktoken": (
+    "tiktoken": _kind(
         tiktoken("tiktoken.model"),
         "llama",
-        generic(
-            added_tokens_decoder={
-                "400": added("<|begin|>", special=True),
-                "403": added("<|end|>", special=True),
-            },
-            bos_token="<|begin|>",
-            eos_token="<|end|>",
-        ),
+        _GENERIC,
+        added_tokens_decoder={
+            "400": added("<|begin|>", special=True),
+            "403": added("<|end|>", special=True),
+        },
+        bos_token="<|begin|>",
+        eos_token="<|end|>",
     ),
 }
 MODERN = {
-    "gpt2_json": (saved(byte_level(_END)), "gpt2", of_class("GPT2Tokenizer")),
-    "gpt2_prefix": (
-        saved(byte_level(_END)),
-        "gpt2",
-        of_class("GPT2Tokenizer", add_prefix_space=True),
-    ),
-    "gpt2_no_settings": (saved(byte_level(_END)), "gpt2", None),
-    "roberta_prefix": (
-        saved(byte_level(*_ROBERTA, post=_roberta)),
+    "gpt2_json": _json(byte_level(_END), "gpt2", "GPT2Tokenizer"),
+    "gpt2_prefix": _json(byte_level(_END), "gpt2", "GPT2Tokenizer", add_prefix_space=True),
+    "gpt2_no_settings": _json(byte_level(_END), "gpt2"),
+    "roberta_prefix": _json(
+        byte_level(*_ROBERTA, post=_roberta),
         "roberta",
-        of_class("RobertaTokenizerFast", add_prefix_space=True)
-        | {"mask_token": added("<mask>", lstrip=True, __type="AddedToken")},
+        "RobertaTokenizerFast",
+        add_prefix_space=True,
+        mask_token=added("<mask>", lstrip=True, __type="AddedToken"),
     ),
-    "only_in_added_tokens_decoder": (
-        saved(byte_level(_END)),
+    "only_in_added_tokens_decoder": _json(
+        byte_level(_END),
         "gpt2",
-        generic(
-            added_tokens_decoder={
-                "0": added(_END, special=True),
-                "400": added("<tool>"),
-                "401": added(_END_OF_TURN, special=True),
-                "402": added("red boat", normalized=True),
-            },
-            eos_token=_END_OF_TURN,
-        ),
+        _GENERIC,
+        added_tokens_decoder={
+            "0": added(_END, special=True),
+            "400": added("<tool>"),
+            "401": added(_END_OF_TURN, special=True),
+            "402": added("red boat", normalized=True),
+        },
+        eos_token=_END_OF_TURN,
     ),
-    "only_in_extra_special_tokens": (
-        saved(byte_level(_END)),
+    "only_in_extra_special_tokens": _json(
+        byte_level(_END),
         "gpt2",
-        of_class("GPT2Tokenizer", extra_special_tokens={"image_token": "<image>"})
-        | {"pad_token": "<|pad|>"},
+        "GPT2Tokenizer",
+        extra_special_tokens={"image_token": "<image>"},
+        pad_token="<|pad|>",
     ),
-    "split_special_tokens": (
-        saved(byte_level(_END, _END_OF_TURN)),
+    "split_special_tokens": _json(
+        byte_level(_END, _END_OF_TURN),
         "qwen2",
-        generic(split_special_tokens=True, eos_token=_END, pad_token=_END_OF_TURN),
+        _GENERIC,
+        split_special_tokens=True,
+        eos_token=_END,
+        pad_token=_END_OF_TURN,
     ),
-    "llama_json": (saved(llama_json), "llama", of_class("LlamaTokenizer", add_bos_token=True)),
-    "llama_json_legacy": (saved(llama_json), "llama", of_class("LlamaTokenizer", legacy=True)),
-    "llama_json_no_prefix": (
-        saved(llama_json),
+    "llama_json": _json(llama_json, "llama", "LlamaTokenizer", add_bos_token=True),
+    "llama_json_legacy": _json(llama_json, "llama", "LlamaTokenizer", legacy=True),
+    "llama_json_no_prefix": _json(
+        llama_json,
         "llama",
-        of_class("LlamaTokenizer", add_prefix_space=False, add_bos_token=False, add_eos_token=True),
+        "LlamaTokenizer",
+        add_prefix_space=False,
+        add_bos_token=False,
+        add_eos_token=True,
     ),
-    "phi3": (saved(llama_json), "phi3", of_class("LlamaTokenizer", added_tokens_decoder=_PHI3)),
-    "llama3": (
-        saved(
-            byte_level(
-                _BEGIN,
-                "<|eot_id|>",
-                post=lambda rust: processors.Sequence(
-                    [processors.ByteLevel(trim_offsets=False), _begins(_BEGIN)(rust)]
-                ),
-            )
+    "phi3": _json(llama_json, "phi3", "LlamaTokenizer", added_tokens_decoder=_PHI3),
+    "llama3": _json(
+        byte_level(
+            _BEGIN,
+            "<|eot_id|>",
+            post=lambda rust: processors.Sequence(
+                [processors.ByteLevel(trim_offsets=False), _begins(_BEGIN)(rust)]
+            ),
         ),
         "llama",
-        generic(bos_token=_BEGIN, eos_token="<|eot_id|>", clean_up_tokenization_spaces=True),
+        _GENERIC,
+        bos_token=_BEGIN,
+        eos_token="<|eot_id|>",
+        clean_up_tokenization_spaces=True,
     ),
-    "byte_level_llama_class": (
-        saved(byte_level("<s>", "</s>", post=_begins("<s>"))),
-        "llama",
-        of_class("LlamaTokenizerFast"),
+    "byte_level_llama_class": _json(
+        byte_level("<s>", "</s>", post=_begins("<s>")), "llama", "LlamaTokenizerFast"
     ),
-    "mistral_json": (saved(llama_json), "mistral", of_class("LlamaTokenizer", add_eos_token=True)),
-    "qwen2_json": (
-        saved(byte_level(_END, "<|im_start|>", _END_OF_TURN, normalizer=normalizers.NFC())),
+    "mistral_json": _json(llama_json, "mistral", "LlamaTokenizer", add_eos_token=True),
+    "qwen2_json": _json(
+        byte_level(_END, "<|im_start|>", _END_OF_TURN, normalizer=normalizers.NFC()),
         "qwen2",
-        of_class("Qwen2Tokenizer", eos_token=_END_OF_TURN, pad_token=_END),
+        "Qwen2Tokenizer",
+        eos_token=_END_OF_TURN,
+        pad_token=_END,
     ),
-    "gpt_neox": (
-        saved(byte_level(_END, "<|padding|>")),
-        "gpt_neox",
-        of_class("GPTNeoXTokenizer", add_bos_token=True),
+    "gpt_neox": _json(
+        byte_level(_END, "<|padding|>"), "gpt_neox", "GPTNeoXTokenizer", add_bos_token=True
     ),
-    "gemma_json": (
-        saved(unigram("<pad>", "<eos>", "<bos>", "<unk>", prefix="never")),
+    "gemma_json": _json(
+        unigram("<pad>", "<eos>", "<bos>", "<unk>", prefix="never"),
         "albert",
-        generic(bos_token="<bos>", add_bos_token=True),
+        _GENERIC,
+        bos_token="<bos>",
+        add_bos_token=True,
     ),
-    "t5_json": (
-        saved(unigram("<pad>", "</s>", "<unk>", *_SENTINELS)),
+    "t5_json": _json(
+        unigram("<pad>", "</s>", "<unk>", *_SENTINELS),
         "t5",
-        of_class("T5Tokenizer", extra_ids=8, clean_up_tokenization_spaces=True),
+        "T5Tokenizer",
+        extra_ids=8,
+        clean_up_tokenization_spaces=True,
     ),
-    "xlm_roberta_json": (
-        saved(unigram("<s>", "<pad>", "</s>", "<unk>", "<mask>")),
-        "xlm-roberta",
-        of_class("XLMRobertaTokenizer"),
+    "xlm_roberta_json": _json(
+        unigram("<s>", "<pad>", "</s>", "<unk>", "<mask>"), "xlm-roberta", "XLMRobertaTokenizer"
     ),
-    "mbart_json": (
-        saved(unigram("<s>", "<pad>", "</s>", "<unk>", "ar_AR", "de_DE", "en_XX", "<mask>")),
+    "mbart_json": _json(
+        unigram("<s>", "<pad>", "</s>", "<unk>", "ar_AR", "de_DE", "en_XX", "<mask>"),
         "mbart",
-        _GERMAN,
+        "MBartTokenizer",
+        **_GERMAN,
     ),
-    "bert_json": (
-        saved(_wordpiece),
-        "bert",
-        of_class("BertTokenizer", do_lower_case=True, clean_up_tokenization_spaces=True),
+    "bert_json": _json(
+        _wordpiece, "bert", "BertTokenizer", do_lower_case=True, clean_up_tokenization_spaces=True
     ),
-    "bert_json_cased": (
-        saved(_wordpiece),
-        "bert",
-        of_class("BertTokenizer", do_lower_case=False, strip_accents=True),
+    "bert_json_cased": _json(
+        _wordpiece, "bert", "BertTokenizer", do_lower_case=False, strip_accents=True
     ),
-    "bert_padded": (saved(_padded), "bert", of_class("BertTokenizer")),
-    "distilbert_json": (saved(_wordpiece), "distilbert", None),
-    "wordpiece_generic": (
-        saved(_wordpiece),
-        "modernbert",
-        generic(clean_up_tokenization_spaces=True, mask_token="[MASK]"),
+    "bert_padded": _json(_padded, "bert", "BertTokenizer"),
+    "distilbert_json": _json(_wordpiece, "distilbert"),
+    "wordpiece_generic": _json(
+        _wordpiece, "modernbert", _GENERIC, clean_up_tokenization_spaces=True, mask_token="[MASK]"
     ),
-    "word_level": (saved(word_level), "bert", generic(unk_token="[UNK]")),
-    "unigram_generic": (
-        saved(unigram("<s>", "</s>", "<unk>", "<pad>")),
+    "word_level": _json(word_level, "bert", _GENERIC, unk_token="[UNK]"),
+    "unigram_generic": _json(
+        unigram("<s>", "</s>", "<unk>", "<pad>"),
         "llama",
-        generic(**_TEXT, clean_up_tokenization_spaces=True),
+        _GENERIC,
+        clean_up_tokenization_spaces=True,
+        **_TEXT,
     ),
-    "bloom": (
-        saved(byte_level("<unk>", "<s>", "</s>", "<pad>")),
+    "bloom": _json(
+        byte_level("<unk>", "<s>", "</s>", "<pad>"),
         "bloom",
-        of_class("BloomTokenizerFast", add_prefix_space=True, **_TEXT),
+        "BloomTokenizerFast",
+        add_prefix_space=True,
+        **_TEXT,
     ),
-    "deberta": (
-        saved(byte_level("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")),
+    "deberta": _json(
+        byte_level("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"),
         "deberta",
-        of_class("DebertaTokenizer", add_prefix_space=True),
+        "DebertaTokenizer",
+        add_prefix_space=True,
     ),
-    "whole_words": (
-        saved(byte_level(_END)),
+    "whole_words": _json(
+        byte_level(_END),
         "gpt2",
-        generic(
-            added_tokens_decoder={
-                "0": added(_END, special=True),
-                "400": added("the", single_word=True, normalized=True),
-                "401": added("<b>", lstrip=True, rstrip=True),
-            }
-        ),
+        _GENERIC,
+        added_tokens_decoder={
+            "0": added(_END, special=True),
+            "400": added("the", single_word=True, normalized=True),
+            "401": added("<b>", lstrip=True, rstrip=True),
+        },
     ),
 }
 FOLDERS = OLD | MODERN
@@ -499,41 +469,31 @@ my ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl
 wo xh yi yo zh zu"""
 _LANGUAGES = [f"__{code}__" for code in _CODES.split()]
 PYTHON = {
-    "byt5": (nothing, "t5", of_class("ByT5Tokenizer", extra_ids=5)),
-    "byt5_names": (
+    "byt5": _kind(nothing, "t5", "ByT5Tokenizer", extra_ids=5),
+    "byt5_names": _kind(
         nothing,
         "t5",
-        of_class("ByT5Tokenizer", extra_ids=8, eos_token="</s>")
-        | {"additional_special_tokens": _SENTINELS},
+        "ByT5Tokenizer",
+        extra_ids=8,
+        eos_token="</s>",
+        additional_special_tokens=_SENTINELS,
     ),
-    "esm": (amino_acids, "esm", of_class("EsmTokenizer")),
-    "m2m_100": (
-        shuffled,
-        "m2m_100",
-        of_class("M2M100Tokenizer", src_lang="fr", additional_special_tokens=_LANGUAGES),
+    "esm": _kind(amino_acids, "esm", "EsmTokenizer"),
+    "m2m_100": _kind(
+        shuffled, "m2m_100", "M2M100Tokenizer", src_lang="fr", additional_special_tokens=_LANGUAGES
     ),
-    "m2m_100_no_names": (shuffled, "m2m_100", of_class("M2M100Tokenizer")),
-    "siglip": (sentencepiece("spiece.model", **T5), "siglip", of_class("SiglipTokenizer")),
-    "siglip_cased": (
-        sentencepiece("spiece.model", **T5),
-        "siglip",
-        of_class("SiglipTokenizer", do_lower_case=False, pad_token="</s>"),
-    ),
+    "m2m_100_no_names": _kind(shuffled, "m2m_100", "M2M100Tokenizer"),
+    "siglip": _kind(_t5, "siglip", "SiglipTokenizer"),
+    "siglip_cased": _kind(_t5, "siglip", "SiglipTokenizer", do_lower_case=False, pad_token="</s>"),
 }
 """Classes of transformers that are Python code, and have no tokenizer of the library."""
 REFUSED = {
-    "m2m_100_lacks_a_piece": (
-        lambda folder: shuffled(folder, leave_out=["e"]),
-        "m2m_100",
-        of_class("M2M100Tokenizer"),
+    "m2m_100_lacks_a_piece": _kind(
+        lambda folder: shuffled(folder, leave_out=["e"]), "m2m_100", "M2M100Tokenizer"
     ),
-    "marian": (marian, "marian", of_class("MarianTokenizer")),
-    "bert_japanese": (
-        words,
-        "bert",
-        of_class("BertJapaneseTokenizer", word_tokenizer_type="basic"),
-    ),
-    "gpt_sw3": (sentencepiece("spiece.model"), "gpt2", of_class("GPTSw3Tokenizer")),
+    "marian": _kind(marian, "marian", "MarianTokenizer"),
+    "bert_japanese": _kind(words, "bert", "BertJapaneseTokenizer", word_tokenizer_type="basic"),
+    "gpt_sw3": _kind(sentencepiece("spiece.model"), "gpt2", "GPTSw3Tokenizer"),
 }
 """Classes of Python code that give ids which no tokenizer of the library gives."""
 
@@ -544,6 +504,6 @@ def make(folder, kind):
     folder.mkdir(exist_ok=True)
     vocabulary(folder)
     (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
-    if settings is not None:
+    if settings:
         (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return folder

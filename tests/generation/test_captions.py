@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 from captioners import photos, save_captioner
+from generate_cases import theirs
 from saved_folders import save_tiny
 
 import jaxformer
 from jaxformer.errors import ArgumentError, ConfigError, DataError
-from jaxformer.parity.reference import Reference
+from jaxformer.parity.examples import example_inputs
 from jaxformer.parity.tiny import TINY
 from jaxformer.pretrained.prediction.image_settings import PREPROCESSOR
 
@@ -15,11 +16,6 @@ pytest.importorskip("PIL")
 pytestmark = pytest.mark.torch
 
 OPTIONS = {"max_new_tokens": 6, "eos_token_id": 4, "pad_token_id": 5}
-CLASSES = {
-    "encoder-decoder": "EncoderDecoderModel",
-    "speech-encoder-decoder": "SpeechEncoderDecoderModel",
-    "vision-encoder-decoder": "VisionEncoderDecoderModel",
-}
 
 
 @pytest.fixture(scope="module")
@@ -32,36 +28,21 @@ def images(tmp_path_factory):
     return photos(tmp_path_factory.mktemp("images") / "all", 3)
 
 
-def inputs_of(model):
-    """Two texts or sounds of different lengths, or two images."""
-    random, encoder = np.random.default_rng(1), model.config.encoder
-    if "images" in model.config.required:
-        pixels = random.normal(size=(2, encoder.channels, *encoder.image_size))
-        return {"pixel_values": pixels.astype(np.float32)}
-    if "waveforms" in model.config.required:
-        real = np.arange(90) < np.array([[90], [61]])
-        sounds = random.normal(size=real.shape).astype(np.float32) * real
-        return {"input_values": sounds, "attention_mask": real.astype(np.int64)}
-    ids, mask = random.integers(6, encoder.vocab_size, (2, 9)), np.ones((2, 9), np.int64)
-    mask[1, 5:] = 0
-    types = random.integers(encoder.embeddings.token_types, size=ids.shape)
-    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
-
-
 @pytest.mark.parametrize("beams", [1, 3])
-@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize(
+    "kind", ["encoder-decoder", "speech-encoder-decoder", "vision-encoder-decoder"]
+)
 @pytest.mark.quick("vision-encoder-decoder-1")
 def test_texts_are_those_of_transformers(kind, beams, tmp_path):
-    import torch
-
-    ours = jaxformer.load(save_tiny(kind, tmp_path / "model"))
-    inputs = inputs_of(ours)
-    theirs = Reference(tmp_path / "model", CLASSES[kind]).model
-    tensors = {name: torch.tensor(array) for name, array in inputs.items()}
-    start = TINY[kind]["decoder_start_token_id"]
+    folder = save_tiny(kind, tmp_path / "model")
+    ours = jaxformer.load(folder)
+    inputs = example_inputs(ours.checkpoint, "right", rows=2)
+    for name in ("decoder_input_ids", "decoder_attention_mask", "labels"):
+        del inputs[name]
     options = OPTIONS | {"num_beams": beams}
-    expected = theirs.generate(**tensors, **options, decoder_start_token_id=start).numpy()
     found = jaxformer.generate(ours, inputs, **options)["sequences"]
+    options["decoder_start_token_id"] = TINY[kind]["decoder_start_token_id"]
+    expected = theirs(folder, ours.checkpoint.architecture.name, inputs, **options).sequences
     # Transformers ends with the longest text that it kept, and pads finished beams otherwise.
     for row, wanted in zip(found.tolist(), expected.tolist(), strict=True):
         assert cut(row) == cut(wanted)

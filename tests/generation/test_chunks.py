@@ -35,23 +35,14 @@ def whisper(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("whisper")
     theirs = speech.save_whisper(folder)
-    names = {
-        speech.END: "<|endoftext|>",
-        speech.START: "<|startoftranscript|>",
-        speech.ENGLISH: "<|en|>",
-        speech.GERMAN: "<|de|>",
-        speech.FRENCH: "<|fr|>",
-        speech.TRANSLATE: "<|translate|>",
-        speech.TRANSCRIBE: "<|transcribe|>",
-        speech.PREVIOUS: "<|startofprev|>",
-        speech.NO_SPEECH: "<|nospeech|>",
-        speech.NO_TIMESTAMPS: "<|notimestamps|>",
-    }
+    names = ("endoftext", "startoftranscript", "en", "de", "fr", "translate", "transcribe")
+    names += ("startofprev", "nospeech", "notimestamps")
+    end, *others = (f"<|{name}|>" for name in names)
     pieces = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
     pieces = {piece: number for piece, number in pieces.items() if number < speech.END}
     tokenizer = WhisperTokenizer(vocab=pieces, merges=[])
-    tokenizer.add_tokens([*names.values()][:1], special_tokens=True)
-    tokenizer.add_special_tokens({"extra_special_tokens": [*names.values()][1:]})
+    tokenizer.add_tokens([end], special_tokens=True)
+    tokenizer.add_special_tokens({"extra_special_tokens": others})
     tokenizer.add_tokens([f"<|{0.02 * number:.2f}|>" for number in range(31)])
     assert tokenizer.convert_tokens_to_ids("<|0.00|>") == speech.FIRST_TIMESTAMP
     tokenizer.save_pretrained(folder)

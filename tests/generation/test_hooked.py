@@ -16,6 +16,7 @@ MASK = np.ones_like(IDS)
 MASK[1, :3] = 0
 STEER = 3 * RNG.normal(size=30).astype(np.float32)
 NEW = 6
+OPTIONS = {"max_new_tokens": NEW, "eos_token_id": None, "do_sample": False}
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +49,9 @@ def test_steering_is_that_of_recomputing(llama, padded):
         "blocks.*.attn.hook_pattern": at_heads((2,), _halved, axis=1),
     }
     inputs = {"input_ids": IDS} | ({"attention_mask": MASK} if padded else {})
-    options = {"max_new_tokens": NEW, "eos_token_id": None, "do_sample": False}
-    found = jaxformer.generate(llama, inputs, hooks=hooks, **options)["sequences"][:, -NEW:]
+    found = jaxformer.generate(llama, inputs, hooks=hooks, **OPTIONS)["sequences"][:, -NEW:]
     np.testing.assert_array_equal(found, greedily(llama, inputs, hooks))
-    plain = jaxformer.generate(llama, inputs, **options)["sequences"][:, -NEW:]
+    plain = jaxformer.generate(llama, inputs, **OPTIONS)["sequences"][:, -NEW:]
     assert (found != plain).any()
 
 
@@ -67,10 +67,9 @@ def test_encoder_and_decoder_are_steered(t5):
         "decoder.blocks.1.cross_attn.hook_k": zero_head(0),
         "decoder.blocks.1.hook_resid_mid": vector,
     }
-    options = {"max_new_tokens": NEW, "eos_token_id": None, "do_sample": False}
     start = np.full((2, 1), 1)
     inputs = {"input_ids": IDS, "attention_mask": MASK, "decoder_input_ids": start}
-    found = jaxformer.generate(t5, inputs, hooks=hooks, **options)["sequences"][:, -NEW:]
+    found = jaxformer.generate(t5, inputs, hooks=hooks, **OPTIONS)["sequences"][:, -NEW:]
     expected = greedily(t5, inputs, hooks, "decoder_input_ids", "decoder_attention_mask")
     np.testing.assert_array_equal(found, expected)
 
@@ -78,11 +77,10 @@ def test_encoder_and_decoder_are_steered(t5):
 @pytest.mark.slow
 def test_beams_and_windows_that_slide_run_with_hooks(llama):
     hooks = {"blocks.0.hook_resid_mid": add_vector(np.resize(STEER, width(llama)))}
-    options = {"max_new_tokens": NEW, "eos_token_id": None, "do_sample": False}
     inputs = {"input_ids": IDS}
-    one = jaxformer.generate(llama, inputs, hooks=hooks, **options)
-    two = jaxformer.generate(llama, inputs, num_beams=3, hooks=hooks, **options)
-    plain = jaxformer.generate(llama, inputs, num_beams=3, **options)
+    one = jaxformer.generate(llama, inputs, hooks=hooks, **OPTIONS)
+    two = jaxformer.generate(llama, inputs, num_beams=3, hooks=hooks, **OPTIONS)
+    plain = jaxformer.generate(llama, inputs, num_beams=3, **OPTIONS)
     assert (two["sequences_scores"] != plain["sequences_scores"]).any()
     total = one["log_probs"].sum(1) / NEW
     assert (two["sequences_scores"] >= total - 1e-4).all()  # Beams find nothing worse here.

@@ -4,7 +4,7 @@ import json
 import math
 import sys
 from collections import defaultdict
-from itertools import groupby, product
+from itertools import product
 
 import ngrams
 import numpy as np
@@ -13,6 +13,7 @@ import speech_models as speech
 from ngrams import save_arpa
 from recordings import Recording
 from speech_tokenizers import save_speaker
+from test_ctc_decoding import all_labels, scores_of
 
 import jaxformer
 from jaxformer.cli.main import main
@@ -41,18 +42,11 @@ def in_python(monkeypatch):
     monkeypatch.setitem(sys.modules, "kenlm", ngrams)
 
 
-def scores_of(frames, seed=0, classes=4):
-    logits = 2 * np.random.default_rng(seed).standard_normal((frames, classes))
-    return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-
-
 def texts_of(log_probs):
     """Every text with its log-probability over all paths."""
     found = defaultdict(lambda: -np.inf)
-    for path in product(range(len(LETTERS)), repeat=len(log_probs)):
-        labels = [label for label, _ in groupby(path) if label != BLANK]
+    for labels, score in all_labels(log_probs, BLANK).items():
         text = text_of(labels)
-        score = sum(log_probs[t, label] for t, label in enumerate(path))
         found[text] = np.logaddexp(found[text], score)
     return found
 
@@ -84,7 +78,7 @@ def test_scores_are_those_of_all_texts(library, tmp_path, weights, boundary):
     file, (alpha, beta) = save_arpa(tmp_path), weights
     read = read_language_model(file)
     model = LanguageModel("", read.ngrams, read.words, (), alpha, beta, score_boundary=boundary)
-    log_probs = scores_of(5)
+    log_probs = scores_of(5, 4)
     found = prefix_beams(log_probs, **OPTIONS, scorer=model.scorer(LETTERS, SEPARATOR))
     expected, score = texts_of(log_probs), written(file)
     assert len(found) == len(expected)
@@ -124,7 +118,7 @@ def test_texts_and_scores_are_those_of_pyctcdecode(tmp_path, seed, num_beams):
     pytest.importorskip("kenlm")
     theirs = pytest.importorskip("pyctcdecode")
     file = save_arpa(tmp_path)
-    log_probs = scores_of(12, seed)
+    log_probs = scores_of(12, 4, seed)
     # A space at the end costs there as much as an unknown word: none of its beams is kept.
     log_probs[-1] = np.log([1e-12, 1 - 3e-12, 1e-12, 1e-12])
     decoder = theirs.build_ctcdecoder(list(LETTERS), str(file), alpha=0.7, beta=0.4)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from generate_cases import their_processor
 
 from jaxformer.errors import ArgumentError
 from jaxformer.functional.sampling.next_token import (
@@ -48,32 +49,46 @@ FILTERS = {
     epsilon_filter: 0.02,
     eta_filter: 0.02,
 }
-EVERY = (
-    OnTokens(bias_sequences, (SEQUENCES, BIASES)),
-    SourcePenalty(1.3),
-    RepetitionPenalty(1.3),
-    PresencePenalty(0.7),
-    FrequencyPenalty(-0.4),
-    OnTokens(no_repeat_ngram, (2,)),
-    NoSourceNgram(2),
-    OnLogits(ban_tokens, ((3, 90),)),
-    BannedAtBegin((4, 91), True),
-    EndsLater(1, 1.2, (8, 130)),
-    OnTokens(ban_sequences, (SEQUENCES,)),
-    MinNewTokens(2, (8, 130)),
-    ForcedFirst(17),
-    ForcedLast(8),
-    ForcedLast((8, 17)),
-    *(OnLogits(function, (value,)) for function, value in FILTERS.items()),
-    OnLogits(jnp.nan_to_num),
-    OnLogits(jax.nn.log_softmax),
-)
 
 
 def name_of(processor):
     return getattr(processor, "function", type(processor)).__name__
 
 
+ENDS = (8, 130)
+# Ours, and the arguments of theirs: those of a row's prompt and limit, or the same of all rows.
+PAIRS = [
+    *((RepetitionPenalty(factor), (factor,)) for factor in (1.3, 0.8)),
+    *((OnTokens(no_repeat_ngram, (size,)), (size,)) for size in (2, 1, 3, 4)),
+    (OnLogits(ban_tokens, ((3, 90),)), ((3, 90),)),
+    (OnTokens(ban_sequences, (SEQUENCES,)), ([*map(list, SEQUENCES)],)),
+    *((MinNewTokens(n, ENDS), lambda p, _, n=n: (p, n, [*ENDS])) for n in (2, 0, 1, 7)),
+    (
+        OnTokens(bias_sequences, (SEQUENCES, BIASES)),
+        ([[list(words), bias] for words, bias in zip(SEQUENCES, BIASES, strict=True)],),
+    ),
+    (BannedAtBegin((3, 90), True), lambda p, _: ((3, 90), p + (p == 1))),
+    (BannedAtBegin((3, 90), False), lambda p, _: ((3, 90), p)),
+    *((EndsLater(n, 1.2, ENDS), lambda p, _, n=n: ((n, 1.2), [*ENDS], p)) for n in (1, 0, 3)),
+    (OnLogits(jnp.nan_to_num), ()),
+    (ForcedLast(8), lambda _, n: (n, 8)),
+    (ForcedLast((8, 17)), lambda _, n: (n, [8, 17])),
+    *((OnLogits(function, (value,)), (value,)) for function, value in FILTERS.items()),
+    (OnLogits(top_k_filter, (500,)), (500,)),
+    (OnLogits(epsilon_filter, (0.5,)), (0.5,)),
+    (OnLogits(eta_filter, (0.5,)), (0.5,)),
+]
+# The first of each kind.
+EVERY = (
+    *{name_of(ours): ours for ours, _ in reversed(PAIRS)}.values(),
+    SourcePenalty(1.3),
+    NoSourceNgram(2),
+    PresencePenalty(0.7),
+    FrequencyPenalty(-0.4),
+    ForcedFirst(17),
+    ForcedLast((8, 17)),
+    OnLogits(jax.nn.log_softmax),
+)
 each_processor = pytest.mark.parametrize("processor", EVERY, ids=name_of)
 each_seed = pytest.mark.parametrize("seed", range(2))
 apply = jax.jit(process, static_argnums=0)
@@ -108,66 +123,15 @@ def by_transformers(make, logits, history):
     return np.concatenate(rows)
 
 
-def pairs():
-    """Ours, the name of theirs, their arguments for a row's prompt and limit."""
-    yield RepetitionPenalty(1.3), "RepetitionPenaltyLogitsProcessor", lambda p, n: (1.3,)
-    yield RepetitionPenalty(0.8), "RepetitionPenaltyLogitsProcessor", lambda p, n: (0.8,)
-    for size in (1, 2, 3, 4):
-        ours = OnTokens(no_repeat_ngram, (size,))
-        yield ours, "NoRepeatNGramLogitsProcessor", lambda p, n, size=size: (size,)
-    banned = OnLogits(ban_tokens, ((3, 90),))
-    yield banned, "SuppressTokensLogitsProcessor", lambda p, n: ((3, 90),)
-    lists = [list(words) for words in SEQUENCES]
-    banned = OnTokens(ban_sequences, (SEQUENCES,))
-    yield banned, "NoBadWordsLogitsProcessor", lambda p, n: (lists,)
-    for count in (0, 1, 2, 7):
-        yield (
-            MinNewTokens(count, (8, 130)),
-            "MinNewTokensLengthLogitsProcessor",
-            lambda p, n, count=count: (p, count, [8, 130]),
-        )
-    biases = [[list(words), bias] for words, bias in zip(SEQUENCES, BIASES, strict=True)]
-    biased = OnTokens(bias_sequences, (SEQUENCES, BIASES))
-    yield biased, "SequenceBiasLogitsProcessor", lambda p, n: (biases,)
-    for forced in (False, True):
-        yield (
-            BannedAtBegin((3, 90), forced),
-            "SuppressTokensAtBeginLogitsProcessor",
-            lambda p, n, forced=forced: ((3, 90), p + (forced and p == 1)),
-        )
-    for start in (0, 1, 3):
-        yield (
-            EndsLater(start, 1.2, (8, 130)),
-            "ExponentialDecayLengthPenalty",
-            lambda p, n, start=start: ((start, 1.2), [8, 130], p),
-        )
-    yield OnLogits(jnp.nan_to_num), "InfNanRemoveLogitsProcessor", lambda p, n: ()
-    yield ForcedLast(8), "ForcedEOSTokenLogitsProcessor", lambda p, n: (n, 8)
-    yield ForcedLast((8, 17)), "ForcedEOSTokenLogitsProcessor", lambda p, n: (n, [8, 17])
-    for function, name, values in (
-        (scale_temperature, "Temperature", [0.6]),
-        (top_k_filter, "TopK", [11, 500]),
-        (min_p_filter, "MinP", [0.05]),
-        (top_p_filter, "TopP", [0.8]),
-        (typical_filter, "Typical", [0.7]),
-        (epsilon_filter, "Epsilon", [0.02, 0.5]),
-        (eta_filter, "Eta", [0.02, 0.5]),
-    ):
-        for value in values:
-            yield OnLogits(function, (value,)), f"{name}LogitsWarper", lambda p, n, x=value: (x,)
-
-
 @pytest.mark.torch
 @each_seed
-@pytest.mark.parametrize("pair", list(pairs()), ids=lambda pair: name_of(pair[0]))
-def test_equals_transformers(seed, pair):
-    from transformers.generation import logits_process
-
-    ours, theirs, arguments = pair
+@pytest.mark.parametrize(("ours", "arguments"), PAIRS, ids=[name_of(ours) for ours, _ in PAIRS])
+def test_equals_transformers(seed, ours, arguments):
     # Among tokens of one logit, top-p of transformers keeps some by their place in the vocabulary.
     logits, history = random_case(seed, ties=seed == 1 and name_of(ours) != "top_p_filter")
-    kind = getattr(logits_process, theirs)
-    expected = by_transformers(lambda p, n: kind(*arguments(p, n)), logits, history)
+    theirs = their_processor(ours)
+    of_row = arguments if callable(arguments) else lambda *_: arguments
+    expected = by_transformers(lambda p, n: theirs(*of_row(p, n)), logits, history)
     np.testing.assert_allclose(apply((ours,), logits, history), expected, rtol=1e-6)
 
 
@@ -177,10 +141,6 @@ def test_equals_transformers(seed, pair):
 @pytest.mark.parametrize("reads", [True, False], ids=["encoder", "decoder"])
 def test_what_looks_at_the_source_equals_transformers(seed, ngram_size, reads):
     import torch
-    from transformers.generation import (
-        EncoderNoRepeatNGramLogitsProcessor,
-        EncoderRepetitionPenaltyLogitsProcessor,
-    )
 
     logits, history = random_case(seed)
     source = np.random.default_rng(seed + 9).integers(0, 5, (len(ROWS), 8)).astype(np.int32)
@@ -192,10 +152,8 @@ def test_what_looks_at_the_source_equals_transformers(seed, ngram_size, reads):
     given = [source[n, : lengths[n]] if reads else x[:p] for n, (x, p) in enumerate(
         zip(np.asarray(history.tokens), np.asarray(history.prompt_lengths), strict=True)
     )]  # fmt: skip
-    for ours, theirs in (
-        (NoSourceNgram(ngram_size), partial(EncoderNoRepeatNGramLogitsProcessor, ngram_size)),
-        (SourcePenalty(1.3), partial(EncoderRepetitionPenaltyLogitsProcessor, 1.3)),
-    ):
+    for ours, value in ((NoSourceNgram(ngram_size), ngram_size), (SourcePenalty(1.3), 1.3)):
+        theirs = partial(their_processor(ours), value)
         rows = iter(torch.tensor(row[None], dtype=torch.int64) for row in given)
         expected = by_transformers(
             lambda p, n, theirs=theirs, rows=rows: theirs(next(rows)), logits, history
@@ -225,13 +183,12 @@ def test_renormalised_logits_are_log_probabilities(seed):
 
 @pytest.mark.torch
 def test_the_forced_first_token_is_that_of_an_encoder_decoder():
-    from transformers.generation import ForcedBOSTokenLogitsProcessor
-
     # There the decoder's prompt is one token, and the first one generated is the second.
     logits, history = random_case(0)
     one_token = np.flatnonzero(history.prompt_lengths == 1)
-    expected = by_transformers(lambda p, n: ForcedBOSTokenLogitsProcessor(17), logits, history)
-    actual = np.asarray(apply((ForcedFirst(17),), logits, history))
+    ours = ForcedFirst(17)
+    expected = by_transformers(lambda p, n: their_processor(ours)(17), logits, history)
+    actual = np.asarray(apply((ours,), logits, history))
     np.testing.assert_array_equal(actual[one_token], expected[one_token])
     assert np.isfinite(actual[1]).sum() == 1
 

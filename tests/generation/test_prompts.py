@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 
 from jaxformer.data import Bytes, TrainTokenizer, load_tokenizer
@@ -11,37 +11,24 @@ from jaxformer.errors import DataError
 TEXT = "one two three one two é"
 
 
-def publish(folder, post_processor):
-    """Writes a tokenizer as transformers saves it."""
+def publish(folder):
+    """Writes a tokenizer as transformers saves it; <s> is in front of each text."""
     names = ["<unk>", "<s>", "</s>", "▁", *"▁one▁two▁three", "é"]
     rust = Tokenizer(models.BPE({name: id_ for id_, name in enumerate(dict.fromkeys(names))}, []))
     rust.pre_tokenizer = pre_tokenizers.Metaspace()
     rust.add_special_tokens(["<unk>", "<s>", "</s>"])
-    if post_processor is not None:
-        rust.post_processor = post_processor
+    template = TemplateProcessing(single="<s> $A", pair=None, special_tokens=[("<s>", 1)])
+    rust.post_processor = template
     rust.save(str(folder / "tokenizer.json"))
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": "<s>",
-        "eos_token": "</s>",
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-
-
-POST_PROCESSORS = {
-    "none": None,
-    "bytes": processors.ByteLevel(),
-    "template": TemplateProcessing(single="<s> $A", pair=None, special_tokens=[("<s>", 1)]),
-}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"bos_token": "<s>"}))
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("kind", POST_PROCESSORS)
-@pytest.mark.quick("template")
-def test_a_published_tokenizer_encodes_as_transformers_does(tmp_path, kind):
+def test_a_published_tokenizer_encodes_as_transformers_does(tmp_path):
     from transformers import AutoTokenizer
 
-    publish(tmp_path, POST_PROCESSORS[kind])
+    publish(tmp_path)
     theirs, ours = AutoTokenizer.from_pretrained(tmp_path), read_prompt_encoder(tmp_path)
     for text in [TEXT, "", "<s>one</s>", " two "]:
         assert ours.plain(text) == ours.source(text) == theirs(text).input_ids
@@ -66,7 +53,7 @@ def test_one_of_our_models_reads_what_its_training_wrote(tmp_path, spec):
 
 @pytest.mark.torch
 def test_a_tokenizer_that_was_saved_cutting_and_filling_does_neither(tmp_path):
-    publish(tmp_path, None)
+    publish(tmp_path)
     rust = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     rust.enable_truncation(2)
     rust.enable_padding(length=64)
@@ -78,7 +65,7 @@ def test_a_tokenizer_that_was_saved_cutting_and_filling_does_neither(tmp_path):
 def test_a_bad_folder_is_an_error_that_names_the_file(tmp_path):
     with pytest.raises(DataError, match=r"tokenizer\.json does not exist.*save_pretrained"):
         read_prompt_encoder(tmp_path)
-    publish(tmp_path, None)
+    publish(tmp_path)
     settings = tmp_path / "tokenizer_config.json"
     for text, words in [
         ("{", "not valid JSON"),

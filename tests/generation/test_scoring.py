@@ -68,20 +68,6 @@ def test_scores_are_those_of_the_full_pass():
         assert_scored(score, logits[: len(prompt) + len(tokens) - 1], prompt, tokens)
 
 
-def test_what_greedy_decoding_says_is_greedy():
-    parameters = random_parameters(CONFIG)
-    prompt = PROMPTS.tokens[1, :9].tolist()
-    said = []
-    for _ in range(3):
-        row = np.zeros((1, 24), np.int32)
-        row[0, : 9 + len(said)] = prompt + said
-        said.append(int(logits_of(CONFIG, parameters, row)[0, 8 + len(said)].argmax()))
-    other = [*said[:2], (said[2] + 1) % 31]
-    own = Prompts(PROMPTS.tokens[1:2], PROMPTS.lengths[1:2])
-    (scores,) = scorer(CONFIG)(own, [[said, other, said[:1]]])
-    assert [score.is_greedy for score in scores] == [True, False, True]
-
-
 @pytest.mark.parametrize(
     "config",
     [CONFIG, tiny(num_layers=1, position=RoPE(theta=100.0, scaling=DynamicNTK(2.0, 4)))],

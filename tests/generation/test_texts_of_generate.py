@@ -1,11 +1,13 @@
 """`jaxformer.generate`: the tokens of every system, their scores, beams and drafts."""
 
+import jax
 import numpy as np
 import pytest
 from generate_cases import NEW, padded_on_the_right, prompts, theirs
 from saved_folders import save_tiny
 
 import jaxformer
+from jaxformer.distributed import MeshConfig, make_mesh
 from jaxformer.errors import ConfigError
 from jaxformer.hub.model_format import CountedByIds
 from jaxformer.hub.tasks.classes import CausalLMTask, Seq2SeqLMTask, UnshiftedCausalLMTask
@@ -88,7 +90,8 @@ def test_scores_of_continuations(gpt2):
     inputs = prompts(131)
     greedy = jaxformer.generate(gpt2, inputs, max_new_tokens=4)
     said = greedy["sequences"][:, 9:]
-    other = (said + 1) % 131
+    other = said.copy()
+    other[:, -1] = (said[:, -1] + 1) % 131
     found = jaxformer.score(
         gpt2, inputs, [[list(a), list(b)] for a, b in zip(said, other, strict=True)]
     )
@@ -127,3 +130,21 @@ def test_a_draft_must_fit(gpt2, t5, tmp_path):
     ):
         with pytest.raises(ConfigError, match=message):
             jaxformer.generate(gpt2, prompts(131), draft=draft, max_new_tokens=4, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiled_here")
+@pytest.mark.parametrize(
+    ("kind", "options"), [("llama", {}), ("llama", {"num_beams": 3}), ("t5", {})]
+)
+def test_tokens_of_prompts_may_be_on_several_devices(kind, options, tmp_path):
+    folder = save_tiny(kind, tmp_path / "model")
+    tokens = np.random.default_rng(0).integers(5, 120, (2, 12))
+    real = np.arange(12) >= 5 * np.arange(2)[:, None]
+    inputs = {"input_ids": tokens, "attention_mask": real.astype(int)}
+    mesh = make_mesh(MeshConfig(sequence=4), jax.devices()[:4])
+    expected, actual = (
+        jaxformer.generate(model, inputs, max_new_tokens=5, **options)["sequences"]
+        for model in (jaxformer.load(folder), jaxformer.load(folder, mesh=mesh))
+    )
+    np.testing.assert_array_equal(actual, expected)

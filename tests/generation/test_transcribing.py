@@ -101,14 +101,19 @@ def test_a_file_is_transcribed_as_its_samples(model, tmp_path):
 
 
 @pytest.mark.more
-def test_a_long_spectrogram_in_parts_is_the_whole(model):
-    features = log_mel_of(model)
+def test_a_short_spectrogram_is_padded_and_a_long_one_in_parts_is_the_whole(model):
+    features, options = log_mel_of(model), {"sampling_rate": speech.RATE, "fft_length": 400}
+    options |= {"num_mel_bins": 20, "hop": speech.HOP}
+    short = speech.sound(speech.WINDOW // 2)
+    padded = log_mel(np.pad(short, (0, speech.WINDOW // 2)), **options)
+    np.testing.assert_allclose(features.spectrogram(short), padded, atol=1e-5)
     for samples in (2 * speech.WINDOW - speech.HOP, 2 * speech.WINDOW, 4 * speech.WINDOW + 77):
         wave = speech.sound(samples)
         wave[: samples // 2] /= 1e4  # the loudest part is in the last window
-        whole = log_mel(wave, num_mel_bins=20, sampling_rate=speech.RATE, fft_length=400, hop=160)
+        whole = log_mel(wave, **options)
         stream = SoundStream("waveform", samples, lambda wave=wave: iter(np.array_split(wave, 9)))
         found = LongSpectrogram(features, stream)
+        assert found.total == -(-samples // speech.HOP)
         for start in (0, 7, 60, 101):
             part = whole[start : start + features.num_frames]
             window = found.window(start)

@@ -8,13 +8,10 @@ import speech_models as speech
 from saved_folders import copy_of
 
 import jaxformer
-from jaxformer.data.sound import SoundStream
 from jaxformer.errors import ConfigError
 from jaxformer.generation.decode.processors import History
 from jaxformer.generation.decode.timestamps import Timestamps
-from jaxformer.generation.speech.features import log_mel_of
 from jaxformer.generation.speech.segments import compression_ratio, split
-from jaxformer.generation.speech.spectrograms import LongSpectrogram
 from jaxformer.generation.speech.words import median_filter, warping_path
 
 pytestmark = pytest.mark.torch
@@ -98,28 +95,6 @@ def test_timestamps_are_allowed_where_transformers_allows_them(latest_start):
 
 
 # Long sounds ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "samples", [speech.WINDOW // 2, 3 * speech.WINDOW - 160, 3 * speech.WINDOW + 100]
-)
-def test_the_spectrogram_in_parts_is_that_of_transformers(models, samples):
-    ours, _ = models
-    wave = speech.sound(samples)
-    features = log_mel_of(ours)
-    if samples <= speech.WINDOW:
-        found = features.spectrogram(wave)
-    else:
-        blocks = np.array_split(wave, 7)
-        spectrogram = LongSpectrogram(
-            features, SoundStream("waveform", samples, lambda: iter(blocks))
-        )
-        starts = range(0, spectrogram.total, features.num_frames)
-        found = np.concatenate([spectrogram.window(start) for start in starts])
-        assert spectrogram.total == -(-samples // features.hop)
-        found = found[: samples // features.hop]
-    padded = np.pad(wave, (0, max(speech.WINDOW - samples, 0)))
-    np.testing.assert_allclose(found.T, their_features(ours, padded).input_features[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("ending", ["open", "single", "pair"])

@@ -1,5 +1,7 @@
 """What a user may get wrong about generation: each is named before anything is allocated."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,6 +34,12 @@ def encoder_outputs_of(engine, rows=2):
     """What the decoder of an encoder-decoder reads."""
     config = engine.config
     return () if config == tiny(num_layers=1) else (jnp.zeros((rows, 5, config.model_dim)),)
+
+
+@pytest.fixture
+def prefill(engine):
+    """The engine's, with the keys of two rows and what their decoder reads."""
+    return partial(engine.prefill, keys=KEYS, encoder_outputs=encoder_outputs_of(engine))
 
 
 # Options ----------------------------------------------------------------------------------------
@@ -90,23 +98,21 @@ def test_a_file_that_recommends_nonsense_is_named_unless_another_value_is_given(
 
 
 @pytest.mark.parametrize(("new", "beams"), [(10**12, 1), (2**31 - 9, 1), (8, 10**10)])
-def test_what_memory_cannot_hold_is_refused_at_once(engine, new, beams):
-    options = {"keys": KEYS, "encoder_outputs": encoder_outputs_of(engine), "num_beams": beams}
+def test_what_memory_cannot_hold_is_refused_at_once(prefill, new, beams):
     with pytest.raises(ConfigError, match=rf"max_new_tokens = {new}: .* GB of memory, and there"):
-        engine.prefill(PROMPTS, new, **options)
+        prefill(PROMPTS, new, num_beams=beams)
 
 
-def test_the_memory_is_that_of_the_state(engine, monkeypatch):
-    encoder_outputs = encoder_outputs_of(engine)
-    state = engine.prefill(PROMPTS, 100, keys=KEYS, encoder_outputs=encoder_outputs)
+def test_the_memory_is_that_of_the_state(prefill, monkeypatch):
+    state = prefill(PROMPTS, 100)
     needed = num_bytes((state.cache, state.history, state.log_probs)) + 2 * 31 * 4
     for room in (needed, needed - 1):
         monkeypatch.setattr(engine_module, "available_bytes", lambda devices, room=room: room)
         if room == needed:
-            engine.prefill(PROMPTS, 100, keys=KEYS, encoder_outputs=encoder_outputs)
+            prefill(PROMPTS, 100)
         else:
             with pytest.raises(ConfigError, match=r"2 rows of 3 \+ 100 tokens need 0.0 GB"):
-                engine.prefill(PROMPTS, 100, keys=KEYS, encoder_outputs=encoder_outputs)
+                prefill(PROMPTS, 100)
 
 
 def test_copies_that_memory_cannot_hold():
@@ -118,20 +124,14 @@ def test_copies_that_memory_cannot_hold():
 # Arrays -----------------------------------------------------------------------------------------
 
 
-def test_arrays_that_do_not_fit_are_named(engine):
-    encoder_outputs = encoder_outputs_of(engine)
+def test_arrays_that_do_not_fit_are_named(engine, prefill):
     with pytest.raises(AssertionError, match=r"keys has shape \(3,\): .* \[B\] with B = 2"):
-        engine.prefill(PROMPTS, 4, keys=row_keys(0, np.arange(3)), encoder_outputs=encoder_outputs)
-    lengths = np.ones(3, np.int32)
+        prefill(PROMPTS, 4, keys=row_keys(0, np.arange(3)))
     with pytest.raises(AssertionError, match="lengths has shape"):
-        engine.prefill(
-            PROMPTS._replace(lengths=lengths), 4, keys=KEYS, encoder_outputs=encoder_outputs
-        )
-    if encoder_outputs:
+        prefill(PROMPTS._replace(lengths=np.ones(3, np.int32)), 4)
+    if other := encoder_outputs_of(engine, rows=3):
         with pytest.raises(AssertionError, match=r"encoder_outputs has shape \(3, 5, "):
-            engine.prefill(
-                PROMPTS, 4, keys=KEYS, encoder_outputs=encoder_outputs_of(engine, rows=3)
-            )
+            prefill(PROMPTS, 4, encoder_outputs=other)
 
 
 @pytest.mark.parametrize(
