@@ -252,10 +252,10 @@ def _resized(
 ) -> jax.Array:
     """Resizes the rows of an old grid `[h w, D]` to a new one, each axis separately."""
     down, across = map(weights, old, new)
-    grid = jnp.reshape(rows, (*old, -1))
+    grid = jnp.reshape(rows, (*old, rows.shape[1]))
     precise = jax.lax.Precision.HIGHEST
     grid = jnp.einsum("pr,qc,rcd->pqd", down, across, grid, precision=precise)
-    return grid.reshape(-1, rows.shape[1])
+    return grid.reshape(new[0] * new[1], rows.shape[1])
 
 
 def _cubic_weights(old: int, new: int) -> np.ndarray:

@@ -106,7 +106,8 @@ def describe(
     if lacking is not None:
         raise lacking
     _check_parts(config)
-    _, nearest = min(failures, key=itemgetter(0))  # the first of equally near formats
+    none = (0, f"none of the formats reads a {type(config).__name__}")
+    _, nearest = min(failures, key=itemgetter(0), default=none)  # the first of equally near formats
     raise ConfigError(f"no known system can express this model; the nearest: {nearest}")
 
 

@@ -66,7 +66,9 @@ def checked_inputs(inputs: Mapping[str, Any], config: ModelConfig) -> dict[str, 
             f"inputs is of type {type(inputs).__name__}: must be a mapping such as "
             '{"input_ids": ids}'
         )
-    arrays = {name: _as_array(name, value) for name, value in inputs.items()}
+    # The ids first: the shapes of the others are compared with theirs.
+    ids_first = sorted(inputs.items(), key=lambda item: not str(item[0]).endswith("input_ids"))
+    arrays = {name: _as_array(name, value) for name, value in ids_first}
     for name, array in arrays.items():
         _check_name(name, config)
         if name == "return_loss":

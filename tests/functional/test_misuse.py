@@ -117,9 +117,9 @@ ROWS = [
         "down_bias": floats(5, 3), "real": bools(1, 4), "implementation": "blocks",
     }, {
         "x": [(4, 3)], "experts": [(1, 3, 2), np.full((1, 4, 2), 5)], "weights": [(1, 4, 3)],
-        "up": [(5, 4, 6)], "down": [(5, 3, 6)], "activation": ["gelu", None], "gate": [(3, 6)],
-        "up_bias": [(6,)], "gate_bias": [(5, 3)], "down_bias": [(5, 6)], "real": [(4,)],
-        "implementation": ["gmm"],
+        "up": [(5, 4, 6), None], "down": [(5, 3, 6), None], "activation": ["gelu", None],
+        "gate": [(3, 6)], "up_bias": [(6,)], "gate_bias": [(5, 3)], "down_bias": [(5, 6)],
+        "real": [(4,)], "implementation": ["gmm"],
     }),
     Row(F.expert_load, {
         "probabilities": floats(2, 4, 5), "experts": ints(2, 4, 2), "real": bools(1, 4),
@@ -182,7 +182,7 @@ ROWS = [
     }),
     Row(F.wavelengths, FREQUENCIES, {"frequencies": [(2, 2)]}),
     *(Row(function, FREQUENCIES | {"distances": ints(3)}, {
-        "frequencies": [(2, 2), None], "distances": FAR,
+        "frequencies": [(2, 2), (0,), None], "distances": FAR,
     }) for function in (F.code_inner_products, F.code_distance, F.rope_decay)),
     Row(F.first_return, FREQUENCIES | {"tolerance": 0.1, "limit": 9}, {
         "frequencies": [(2, 2)], "tolerance": [0, -1], "limit": SIZE,
@@ -203,7 +203,7 @@ ROWS = [
     }, {"content": [(3,)], "query_kernel": [(8, 2)], "key_kernel": [(8, 3, 4)]}),
     Row(partial(F.position_scores, F.Learned(4), floats(3, 8), floats(8, 2, 4), floats(8, 2, 4)), {
         "table": floats(4, 8),
-    }, {"table": [None]}, name="position_scores"),
+    }, {"table": [None, (4, 7)]}, name="position_scores"),
     Row(F.relative_share, {"scores": floats(2, 3, 4)}, {"scores": [(3,)]}),
     Row(F.step_sizes, {"codes": floats(3, 4)}, {"codes": [(3,)]}),
     Row(F.first_collision, {"codes": floats(3, 4), "tolerance": 0.5}, {

@@ -79,6 +79,9 @@ ROWS = [
     row("masked", head_config(MaskedLanguageModel()), {
         "labels": [IDS.astype(float), IDS > 5, IDS[:, :3], IDS[:1], IDS * 10],
     }, input_ids=IDS),
+    row("before ids", head_config(MaskedLanguageModel()), {
+        "input_ids": [None, "Hello"],
+    }, labels=IDS, input_ids=IDS),
     row("tags", head_config(TokenClassification(3)), {
         "labels": [IDS % 4, np.zeros(2, int)],
     }, input_ids=IDS),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from saved_folders import save_tiny
 
+from jaxformer.errors import ConfigError
 from jaxformer.hub.checkpoint import read_checkpoint
 from jaxformer.hub.describe import config_values, describe
 from jaxformer.hub.fields import resolved
@@ -47,9 +48,7 @@ def test_equal_in_transformers_and_no_worse_than_documented(format, architecture
     given = model.checkpoint.hf_config.given
     again = describe(model.config, FORMATS.values(), given)
     assert again.architecture.name == architecture.name
-    # The description of CLIP's image classifier lacks what its tower's file says of projections.
-    if architecture.name != "CLIPForImageClassification":
-        assert config_values(again) == config_values(model.checkpoint) == given
+    assert config_values(again) == config_values(model.checkpoint) == given
 
 
 def test_the_table_has_every_class():
@@ -66,10 +65,18 @@ def test_the_description_survives_the_way_back(kind, tmp_path):
         if name.endswith("token_id") or name in ("id2label", "model_type", "architectures")
     }
     written = kept | checkpoint.model_format.config_map.write(checkpoint.config)
-    # By itself, a model may be described as one of another system that can say the same.
+    # Alone, a model may be described as one of another system that can express the same.
     for values in (written, describe(checkpoint.config, FORMATS.values()).hf_config.values):
         again = read_checkpoint(HFConfig(values), FORMATS)
         assert resolved(again.config) == resolved(checkpoint.config)
+
+
+@pytest.mark.parametrize("kind", ["whisper", "t5gemma"])
+def test_a_system_of_two_parts_is_described_by_its_format_alone(kind, tmp_path):
+    config = load(save_tiny(kind, tmp_path)).config
+    assert describe(config, [FORMATS[kind]]).config == config
+    with pytest.raises(ConfigError, match="no known system"):
+        describe(config.parts["encoder"], [])
 
 
 @pytest.mark.parametrize("kind", FAMILIES)

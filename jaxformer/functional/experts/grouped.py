@@ -143,6 +143,8 @@ def expert_feed_forward(
         Shazeer et al., Outrageously Large Neural Networks (https://arxiv.org/abs/1701.06538).
     """
     check_argument("activation", activation, callable(activation), "a function of an array")
+    for name, kernel in {"up": up, "down": down}.items():
+        check_argument(name, kernel, kernel is not None, "an array, with one kernel per expert")
     fits = gate is not None or gate_bias is None
     check_argument("gate_bias", gate_bias, fits, "None, since there is no gate")
     rows = {"x": (x, "B T D"), "experts": (experts, "B T K"), "weights": (weights, "B T K")}

@@ -18,7 +18,7 @@ from jaxformer.checks import (
     optional,
 )
 from jaxformer.errors import ConfigError
-from jaxformer.functional.arrays import assert_integers
+from jaxformer.functional.arrays import assert_axes, assert_integers
 from jaxformer.functional.patches import resize_positions
 from jaxformer.functional.positions.absolute import (
     binary_code,
@@ -215,7 +215,8 @@ class Learned(Position):
         return (self.offset + self.max_length, model_dim), ("positions", "embed")
 
     def embed(self, x, positions, table=None):
-        code = learned_code(self._required(table), positions + self.offset)
+        assert_axes(x=(x, "... D"), table=(self._required(table), "P D"))
+        code = learned_code(table, positions + self.offset)
         if self.offset:
             code = jnp.where(positions[..., None] < 0, jax.lax.stop_gradient(code), code)
         return x + code.astype(x.dtype)
@@ -265,7 +266,8 @@ class RoPE(Position):
     def rotate(self, query, key, query_positions, key_positions, lengths=None):
         assert_integers(query_positions=query_positions, key_positions=key_positions)
         if lengths is None:
-            longest = jnp.maximum(jnp.max(query_positions), jnp.max(key_positions)) + 1
+            both = (query_positions, key_positions)
+            longest = jnp.maximum(*(jnp.max(each, initial=0) for each in both)) + 1
             return self._rotated(query, key, query_positions, key_positions, longest)
         if self.changes_at(lengths) is None:
             # The frequencies are the same for every length.

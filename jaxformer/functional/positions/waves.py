@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import POSITIVE, at_least
+from jaxformer.checks import POSITIVE, at_least, check_argument
 from jaxformer.functional.arrays import (
     assert_axes,
     assert_floating,
@@ -200,6 +200,8 @@ def _angles(frequencies: Frequencies, distances: jax.Array) -> jax.Array:
     assert_axes(frequencies=(frequencies, "F"))
     assert_floating(frequencies=frequencies)
     assert_integers(distances=distances)
+    some = frequencies.shape[0] > 0
+    check_argument("frequencies", frequencies, some, "an array of at least one frequency")
     rounded = jnp.asarray(frequencies, jnp.float32)
     return rotary_angles(jnp.asarray(distances)[..., None], rounded)[..., 0, :]
 

@@ -31,7 +31,7 @@ def with_image_classifier(model_format: ModelFormat, name: str) -> ModelFormat:
 
     classifier = replace(
         model_format,
-        config_map=PartAlone(lambda image: image, (), {"image": image}),
+        config_map=PartAlone(lambda image: replace(image, heads=()), (), {"image": image}),
         weight_map=weight_map,
         architectures=(architecture,),
         prefix=inner.prefix,
