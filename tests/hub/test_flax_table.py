@@ -26,7 +26,7 @@ def test_every_class_has_a_row_and_says_what_it_is():
     assert list(rows) == [f"Flax{name}" for names in FLAX_CLASSES.values() for name in names]
     assert rows["FlaxCLIPTextModel"][3] == "`CLIPTextModel`"
     assert rows["FlaxGPT2LMHeadModel"][3:6] == [
-        "`GPT2LMHeadModel`", "the next token at each position", "`jaxformer generate`",
+        "`GPT2LMHeadModel`", "next-token prediction", "`jaxformer generate`",
     ]  # fmt: skip
     assert rows["FlaxWav2Vec2ForCTC"][3] == "`Wav2Vec2ForCTC`"
     assert rows["FlaxResNetModel"][4] == "a convolutional network, not a transformer"
