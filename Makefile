@@ -7,7 +7,7 @@ LIBTPU ?= libtpu>=0.0.42,<0.1
 WORKERS ?= 2
 RELEASE_TESTS ?= tests/cli/test_cli.py tests/cli/test_train_command.py tests/config/test_overrides.py tests/functional/test_import.py tests/functional/test_attention_properties.py tests/checkpoints/test_saved_run.py
 
-# Tests and the programs they start import hundreds of files, which are compiled once.
+# Bytecode of the hundreds of imported files is compiled only once.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help train test test-more test-all test-tpu test-newest newest recordings mutations soak lint docs notebooks release-check clean
@@ -15,18 +15,18 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make train     set up and train the default model on the standard library's text"
 	@echo "make test      set up, lint and run the quick tests: minutes, without PyTorch"
-	@echo "make test-more set up PyTorch and transformers as well and run the tests that need them, or take longer"
+	@echo "make test-more set up PyTorch and transformers too, and run the tests that need them or take longer"
 	@echo "make test-all  set up, lint and run every test"
 	@echo "make test-tpu  compile a training step for a TPU pod, on this CPU (Linux, x86)"
 	@echo "make test-newest  run a part of the quick suite with the newest JAX (Python 3.12 or newer; NEWEST=python3.13)"
-	@echo "make recordings  record what transformers computes, which make test compares with"
+	@echo "make recordings  record the outputs of transformers for make test"
 	@echo "make mutations seed faults and check that the quick suite catches each"
-	@echo "make soak      attack the library for minutes (SOAK='--kills 100 --damage 1000 ...' for longer)"
+	@echo "make soak      stress the library for minutes (SOAK='--kills 100 --damage 1000 ...' for longer)"
 	@echo "make lint      ruff"
 	@echo "make docs      build the site in build/site, with the notebooks of examples/ executed"
 	@echo "make notebooks write the notebooks of examples/ as .ipynb, to open in Jupyter"
 	@echo "make release-check  build the package and try the wheel in a clean environment"
-	@echo "make clean     remove the virtual environment and what the tests have compiled"
+	@echo "make clean     remove the virtual environment and the programs that tests compiled"
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -43,13 +43,13 @@ $(VENV)/.installed-test: requirements.txt requirements-test.txt pyproject.toml |
 	$(RUN) -m pip install --quiet -r $(VENV)/requirements.txt -r requirements-test.txt -e .
 	touch $@
 
-# PyTorch first and pinned: asked for by range, pip would take the newest build with all of CUDA.
+# PyTorch first and pinned: for a range, pip would take the newest build with all of CUDA.
 $(VENV)/.installed-more: requirements-more.txt $(VENV)/.installed $(VENV)/.installed-test
 	$(RUN) -m pip install --quiet "$(TORCH)"
 	$(RUN) -m pip install --quiet -r requirements-more.txt
 	touch $@
 
-# On a CPU, glibc's huge pages save the page faults of every step's temporaries: a tenth of its time.
+# On a CPU, glibc's huge pages avoid page faults of every step's temporaries: a tenth of its time.
 train: $(VENV)/.installed
 	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(RUN) train.py configs/tiny_decoder.py
 
@@ -57,11 +57,10 @@ lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 
-# A file's tests stay in one process, which has compiled for them already: docs/testing.md
+# A file's tests stay in one process, which shares their compiled programs: docs/testing.md
 PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# What was compiled for the tests of today is there for those of tomorrow; what no test has read for
-# two weeks is dropped.
+# Compiled programs are kept for later runs; those that no test reads for two weeks are deleted.
 COMPILED = $(CURDIR)/build/compiled
 test test-more test-all: export JAX_COMPILATION_CACHE_DIR ?= $(COMPILED)
 
@@ -80,16 +79,16 @@ test-all: lint $(VENV)/.installed-more | $(COMPILED)
 	$(PYTEST) -m ""
 	find $(COMPILED) -type f -atime +14 -delete
 
-# Beside the environment and not in it, where JAX would look for a TPU each time it starts.
+# Outside of the environment, in which JAX would look for a TPU each time it starts.
 $(VENV)/libtpu: $(VENV)/.installed-more
 	$(RUN) -m pip install --quiet --no-deps --target $@ "$(LIBTPU)"
 
-# Their files are named: to collect all the others would take longer than most of these tests.
+# Only files with such tests: collecting all others would take longer than most of these tests.
 test-tpu: $(VENV)/libtpu
 	PYTHONPATH=$(VENV)/libtpu $(RUN) -m pytest -m tpu_compiler $$(grep -rl tpu_compiler tests --include="test_*.py")
 
 # The newest JAX needs a newer Python than 3.11, with which `make test` tests the oldest.
-# Of plans and of sharding it runs what reads the programs that JAX traces and XLA compiles.
+# For plans and sharding, only tests that read the programs of JAX and XLA are run.
 NEWEST ?= $(firstword $(foreach python,python3.13 python3.12 $(wildcard $(HOME)/.pyenv/versions/3.1[23]*/bin/python),$(if $(shell $(python) --version 2>/dev/null),$(python))))
 NEWEST_VENV ?= .venv-newest
 NEWEST_TESTS ?= tests/nn tests/optim tests/doctor tests/plan/test_closed_form.py tests/plan/test_collectives.py tests/plan/test_layout.py \
@@ -111,7 +110,7 @@ $(NEWEST_VENV)/.installed: requirements.txt
 test-newest: $(NEWEST_VENV)/.installed
 	$(NEWEST_VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(NEWEST_TESTS)
 
-# What a short version of it in the test suite does with a handful: docs/reliability.md
+# The long version of the attacks in the test suite: docs/reliability.md
 soak: $(VENV)/.installed-more
 	PYTHONPATH=.:tests $(RUN) -m soak $(SOAK)
 
@@ -120,7 +119,7 @@ $(VENV)/.installed-docs: requirements-docs.txt $(VENV)/.installed
 	touch $@
 
 # With DOCS=--strict, as in CI, a warning is an error once the site is built: a notebook that fails, a
-# link that leads nowhere, a page that is not in the navigation.
+# broken link, a page that is not in the navigation.
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build $(DOCS)
 
@@ -134,7 +133,7 @@ release-check:
 recordings: $(VENV)/.installed-more
 	PYTHONPATH=.:tests $(RUN) -m recordings
 
-# MUTATIONS='nn hub/rope': those faults alone
+# MUTATIONS='nn hub/rope' seeds only those faults.
 mutations: $(VENV)/.installed-test
 	PYTHONPATH=.:tests $(RUN) -m mutations $(MUTATIONS)
 

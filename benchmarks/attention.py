@@ -1,7 +1,7 @@
 """Causal attention, forward and backward: blockwise, the reference, PyTorch's fused kernel.
 
 Batch 1, 8 query and 8 key/value heads of 64 channels; one process each, timed in turn.
-Temporaries are XLA's own figure for the compiled gradient. Needs the test requirements.
+Temporaries are XLA's figure for the compiled gradient. Needs requirements-more.txt.
 
     python benchmarks/attention.py --output benchmarks/results/NAME.json
 """
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def contenders(length: int, arguments: argparse.Namespace) -> dict[str, tuple]:
-    """Name -> what `harness.Contender` takes."""
+    """Name -> the arguments of `harness.Contender`."""
     longest = {"reference": arguments.longest_reference}
     found: dict[str, tuple] = {}
     for dtype in arguments.dtypes:

@@ -1,8 +1,8 @@
 """Saving a training state with the digest of every file, compared with orbax without digests.
 
-Both save the same items in the background, in turns. "Foreground" is what training waits for,
-"written" is when the checkpoint is complete. Then the digests are verified and the state restored,
-as every command that opens a run does.
+Both save the same items in the background, in turns. "Foreground" is the time that training waits,
+and "written" the time until the checkpoint is complete. Then the digests are verified and the state
+is restored, as in every command that opens a run.
 
     python benchmarks/checkpoint.py --output benchmarks/results/NAME.json
 """
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def alternate(state: dict, folder: Path, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Seconds of each save, ours and orbax's in turns; the first of each does not count."""
+    """Seconds of each save, jaxformer's and orbax's in turns; the first of each does not count."""
     ours = Checkpointer(folder / "jaxformer", {}, keep=1)
     handlers = ocp.CompositeCheckpointHandler(
         state=ocp.PyTreeCheckpointHandler(),
@@ -88,7 +88,7 @@ def alternate(state: dict, folder: Path, rounds: int) -> dict[str, dict[str, lis
 
 
 def reading(state: dict, folder: Path, rounds: int) -> dict[str, float]:
-    """The medians of verifying every byte and of restoring, from a disk cache that is warm."""
+    """The median seconds of verifying every byte and of restoring, from a warm disk cache."""
     step_folder = folder / "jaxformer" / str(rounds)
     target = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32, sharding=x.sharding), state

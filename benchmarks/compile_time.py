@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def first_step(shape: dict, scan: bool) -> float:
-    """Seconds that the first step takes beyond one step: tracing and compiling."""
+    """Seconds of tracing and compiling: those of the first step, less those of a later one."""
     contender = Contender("our_step:step", shape, 1, 128, {"scan_layers": scan})
     step = min(contender.steps(3))
     return contender.close()["first_step_seconds"] - step

@@ -1,7 +1,7 @@
 """Seconds of a training step on a CPU whose products are YNNPACK's, next to XLA's own.
 
 Two layers of decoders of several widths, AdamW and clipping, each contender in its own process, in
-turn. `distributed/compiler_options.py` chooses by these figures. Needs the test requirements.
+turn. `distributed/compiler_options.py` chooses by these figures.
 
     python benchmarks/cpu_products.py --output benchmarks/results/NAME.json
 """
@@ -41,13 +41,13 @@ def main() -> None:
             medians = [statistics.median(row["seconds"]) for row in rows.values()]
             print(f"{dtype} {name:14s} {medians[0]:6.2f} s {medians[1]:6.2f} s  {ratio:.2f}x")
             results.append({"dtype": dtype, "shape": name, "ratio": ratio, "rows": rows})
-            # Whoever ends a long run keeps what was measured.
+            # A long run that is interrupted keeps its results.
             report = {"machine": machine(), "shapes": SHAPES, "results": results}
             write(arguments.output, report)
 
 
 def contenders(name: str, dtype: str) -> dict[str, tuple]:
-    """Name -> what `harness.Contender` takes."""
+    """Name -> the arguments of `harness.Contender`."""
     width, mlp, heads, vocabulary, batch, length = SHAPES[name]
     shape = {
         "vocab_size": vocabulary,

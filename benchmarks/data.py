@@ -1,7 +1,7 @@
-"""Rows per second that one thread of the data pipeline makes, next to what a step consumes.
+"""Rows per second of one thread of the data pipeline, compared with those that a step consumes.
 
-Each objective on the data of the experiment that goes with it (no download), next to that
-experiment's own training step, alone on the machine: first the data, then the step.
+Each objective on the data of its experiment (no download), compared with the training step of that
+experiment. First the data are timed, then the step.
 
     python benchmarks/data.py --output benchmarks/results/NAME.json
 """
@@ -32,7 +32,7 @@ from jaxformer.training.step import TrainProgram
 CONFIGS = Path(__file__).parents[1] / "configs"
 WARM_UP = 3
 MIXTURE = Mixture((StandardLibrary(max_bytes=1 << 21), StandardLibrary()), weights=(0.7, 0.3))
-# The objective -> its experiment, and what it changes in the data.
+# The objective -> its experiment, and the changed fields of the data.
 OBJECTIVES = {
     "next token": ("tiny_decoder", {}),
     "next token, shards": ("tiny_decoder", {"corpus": CorpusOptions(shard_bytes=1 << 20)}),
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def consumption(config, dataset, steps: int) -> float:
-    """Rows per second of a training step that never waits for its data."""
+    """Rows per second of a training step on data in memory."""
     mesh = make_mesh(MeshConfig(data=1))
     program = TrainProgram(config.model, config.optimizer, config.train, mesh)
     batch = {n: jax.device_put(x, program.batch_sharding) for n, x in dataset.batch(0).items()}
@@ -99,7 +99,7 @@ def consumption(config, dataset, steps: int) -> float:
 
 
 def rows_per_second(work, count: int, rows: int) -> float:
-    """The median rate over calls with 0, 1, ..., after some that do not count."""
+    """The median rate over calls with 0, 1, ..., after warm-up calls."""
     seconds = []
     for number in range(WARM_UP + count):
         start = time.perf_counter()

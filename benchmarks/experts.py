@@ -1,7 +1,7 @@
-"""A training step with experts next to its dense twin, whose tokens use as many hidden units.
+"""A training step with experts, compared with a dense twin of as many hidden units per token.
 
 The twin has one feed-forward layer as wide as the experts of a token together, so both multiply
-the same numbers of rows and columns. It has no router, and nothing to sort.
+the same numbers of rows and columns. It has no router, and does not sort tokens.
 
     python benchmarks/experts.py --output benchmarks/results/NAME.json
 """

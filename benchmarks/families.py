@@ -1,8 +1,8 @@
-"""Tokens per second of an encoder's and an encoder-decoder's step, next to transformers + PyTorch.
+"""Tokens per second of an encoder's and an encoder-decoder's step, against transformers + PyTorch.
 
 BERT base on masked tokens and T5 small on corrupted spans, AdamW and clipping by the global norm,
-each contender in its own process, in turn; PyTorch runs eagerly and by `torch.compile`. Needs the
-test requirements.
+each contender in its own process, in turn; PyTorch runs eagerly and by `torch.compile`. Needs
+requirements-more.txt.
 
     python benchmarks/families.py --output benchmarks/results/NAME.json              # two CPU cores
     python benchmarks/families.py --batch 64 --dtypes bfloat16                       # one GPU
@@ -47,12 +47,12 @@ def main() -> None:
             found = contenders(family, problem, arguments.dtypes)
             rows = alternate(chosen(found, arguments.only), arguments.rounds)
             results.append(summarise(family, problem, rows))
-            # Whoever ends a long run keeps what was measured.
+            # A long run that is interrupted keeps its results.
             write(arguments.output, {"machine": machine(), "results": results})
 
 
 def contenders(family: str, problem: tuple[int, int], dtypes: Sequence[str]) -> dict[str, tuple]:
-    """Name -> what `harness.Contender` takes."""
+    """Name -> the arguments of `harness.Contender`."""
     found: dict[str, tuple] = {}
     for dtype in dtypes:
         options = {"compute_dtype": dtype, "scan_layers": False}

@@ -1,4 +1,4 @@
-"""The models and batches that the contenders of families.py have in common."""
+"""The models and batches that the contenders of families.py share."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ def masked_batch(batch: int, length: int) -> dict[str, np.ndarray]:
 
 
 def corrupted_batch(batch: int, length: int) -> dict[str, np.ndarray]:
-    """Inputs `[batch, length]` and the targets, as long as span corruption makes them."""
+    """Inputs `[batch, length]`, and targets of the length of span corruption."""
     random = np.random.default_rng(0)
     size = round(length * TARGET_SHARE)
     inputs = random.integers(0, T5["vocab_size"], (batch, length), dtype=np.int32)

@@ -1,9 +1,9 @@
-"""What a compiled call through `jaxformer.flax` costs, next to `jaxformer.forward`.
+"""The cost of a compiled call through `jaxformer.flax`, compared with `jaxformer.forward`.
 
 Both read the same random checkpoint of a BERT, a T5 encoder or a GPT-2 and compute the same array.
 The old class is called as in an old script: under `jax.jit`, with its tree of parameters as an
-argument. The calls take turns in one process, and what counts is its processor time, which other
-programs on the machine change less than the time of day.
+argument. The calls take turns in one process. Its processor time is measured, which depends less on
+other programs than wall time.
 
     python benchmarks/flax_door.py --output benchmarks/results/NAME.json
 """
@@ -51,7 +51,7 @@ def main() -> None:
             getattr(jaxformer.flax, own)(config).save_pretrained(folder)
             calls = {"forward": forward(folder, inputs), "door": door(own, folder, inputs)}
             seconds = in_turn(calls, arguments.rounds)
-        # Pairs of neighbours, so that what slows the machine slows both.
+        # Neighbouring calls are compared, which a busy machine slows alike.
         ratios = [d / f for f, d in zip(*seconds.values(), strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4)
         shown = "   ".join(f"{1000 * statistics.median(each):4.1f} ms" for each in seconds.values())
@@ -68,13 +68,13 @@ def door(own: str, folder: str, inputs: dict[str, np.ndarray]) -> Callable[[], n
 
 
 def forward(folder: str, inputs: dict[str, np.ndarray]) -> Callable[[], np.ndarray]:
-    """The same array by this library."""
+    """The same array by `jaxformer.forward`."""
     model = jaxformer.load(folder)
     return lambda: jaxformer.forward(model, inputs)["last_hidden_state"]
 
 
 def in_turn(calls: dict[str, Callable[[], np.ndarray]], rounds: int) -> dict[str, list[float]]:
-    """Returns the seconds of processor time of each call, after three that do not count."""
+    """Returns the seconds of processor time of each call, after three warm-up calls."""
     first, second = (call() for call in calls.values())
     np.testing.assert_allclose(first, second, rtol=2e-5, atol=2e-5)
     found = {name: [] for name in calls}

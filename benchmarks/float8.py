@@ -1,7 +1,7 @@
-"""The losses of training with products in float8, next to those in bfloat16, over several seeds.
+"""The losses of training with products in float8 and in bfloat16, over several seeds.
 
 A small decoder learns the text of Python's standard library: `jaxformer train tiny_decoder` with
-two layers, once with each seed and each kind of product. On a CPU this says nothing about speed.
+two layers, once with each seed and each kind of product. Speed on a CPU is not that of a GPU.
 
     python benchmarks/float8.py --output benchmarks/results/NAME.json
 """

@@ -1,8 +1,8 @@
-"""Tokens per second of generation, next to transformers + PyTorch, and the share of bandwidth.
+"""Tokens per second of generation, against transformers + PyTorch, and the share of bandwidth.
 
 A Llama of random weights (1.1 billion, the shape of TinyLlama) reads a prompt and adds tokens,
 greedily. "PyTorch static" has a static cache, which transformers compiles on a GPU. Each contender
-runs in its own process, in turn. Needs the test requirements.
+runs in its own process, in turn. Needs requirements-more.txt.
 
     python benchmarks/generate.py --output benchmarks/results/NAME.json            # two CPU cores
     python benchmarks/generate.py --new 128 --int8 --only jaxformer static         # one GPU
@@ -63,7 +63,7 @@ def main() -> None:
                 arguments.rounds,
             )
             results.append(summarise(dtype, sizes, rows, prefills, bandwidth))
-            # Whoever ends a long run keeps what was measured.
+            # A long run that is interrupted keeps its results.
             report = {
                 "machine": machine(),
                 "copy_bytes_per_second": bandwidth,

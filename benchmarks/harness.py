@@ -1,4 +1,4 @@
-"""Contenders in processes of their own, timed in turn, so that none's threads slow another.
+"""Contenders in separate processes, timed in turn, so that their threads do not slow each other.
 
 A contender is a function "module:name" whose arguments are plain data. It prepares its work and
 returns a `step()` that blocks until it is done, or a pair of the step and a dictionary of facts.
@@ -34,7 +34,7 @@ class Contender:
         self.facts = self._pipe.recv()
 
     def steps(self, count: int) -> list[float]:
-        """Runs some steps after one another and returns the seconds of each."""
+        """Runs consecutive steps and returns the seconds of each."""
         taken = []
         for _ in range(count):
             self._pipe.send(True)
@@ -42,7 +42,7 @@ class Contender:
         return taken
 
     def close(self) -> dict:
-        """Ends the process and returns its facts, its peak of resident memory included."""
+        """Ends the process and returns its facts, including its peak resident memory."""
         self._pipe.send(False)
         return self.facts | self._pipe.recv()
 
@@ -59,23 +59,23 @@ def _serve(pipe, target: str, arguments: tuple) -> None:
 
 
 def seconds(step: Callable[[], object]) -> float:
-    """How long one step takes."""
+    """Seconds of one step."""
     start = time.perf_counter()
     step()
     return time.perf_counter() - start
 
 
 def alternate(contenders: dict[str, tuple], rounds: int, apart: bool = False) -> dict[str, dict]:
-    """Lets each contender take three steps a round; a round that a busy machine slows, slows all.
+    """Lets each contender take three steps per round, so that a busy machine slows all of them.
 
-    The first step of a turn does not count: while a process waits, the system may take its memory
-    and its caches away, which no training loop would see.
+    The first step of a turn does not count: while a process waits, the system may reclaim its
+    memory and its caches, which does not happen in a training loop.
 
     Args:
         contenders: Name -> (target, *arguments), see `Contender`.
         rounds: Turns of each, after one that does not count.
-        apart: Let one contender take all its turns before the next one starts, where memory holds
-            but one.
+        apart: Let one contender take all its turns before the next one starts, for memory that
+            fits only one.
 
     Returns:
         Name -> its facts and "seconds", the mean of the counted steps of each round.
@@ -97,7 +97,7 @@ def alternate(contenders: dict[str, tuple], rounds: int, apart: bool = False) ->
 
 
 def chosen(contenders: dict[str, tuple], parts: Sequence[str]) -> dict[str, tuple]:
-    """The contenders whose names have one of the parts, or all where none is given."""
+    """The contenders whose names contain one of the parts; all of them without parts."""
     return {
         name: target
         for name, target in contenders.items()
@@ -106,17 +106,17 @@ def chosen(contenders: dict[str, tuple], parts: Sequence[str]) -> dict[str, tupl
 
 
 def speed_ratio(seconds: list[float], reference: list[float]) -> float:
-    """How many times as fast as the reference: the median over rounds of its time over ours."""
+    """The speed relative to the reference: the median over rounds of the ratio of times."""
     return statistics.median(r / s for r, s in zip(reference, seconds, strict=True))
 
 
 def ratios_to_rivals(
     rows: dict[str, dict], name: str, rivals: Iterable[str] = RIVALS
 ) -> dict[str, float]:
-    """How many times as fast one contender is as each rival that took part.
+    """The speed of one contender relative to each rival that took part.
 
-    A name ends with its dtype. The rival computes in the same one, or else in the one it took part
-    in.
+    A name ends with its dtype. The rival is the one with the same dtype, or else with the dtype
+    that took part.
     """
     ratios = {}
     dtype = name.split()[-1]
@@ -129,18 +129,18 @@ def ratios_to_rivals(
 
 
 def heading(rivals: Iterable[str] = RIVALS) -> str:
-    """The heads of the columns of `ratios_to_rivals` in a printed table."""
+    """The column titles of `ratios_to_rivals` in a printed table."""
     return "  ".join(f"of {rival}" for rival in rivals)
 
 
 def columns(ratios: dict[str, float], rivals: Iterable[str] = RIVALS) -> str:
-    """The ratios under `heading`, with nothing under a rival that took no part."""
+    """The ratios under `heading`, blank for a rival that did not take part."""
     cells = {rival: f"{ratios[rival]:.2f}x" if rival in ratios else "" for rival in rivals}
     return "  ".join(cell.rjust(len(f"of {rival}")) for rival, cell in cells.items())
 
 
 def machine() -> dict:
-    """What a result must name: the processor, its cores, the accelerator, versions."""
+    """The facts of every result: the processor, its cores, the accelerator, versions."""
     processor = _processor()  # imports jaxformer, which sets what XLA reads when it starts
     import jax
 
@@ -155,7 +155,7 @@ def machine() -> dict:
 
 
 def _processor() -> str:
-    """The processor's name, and which matrix instructions it has."""
+    """The processor's name and matrix instructions."""
     from jaxformer.distributed.processor import processor
 
     name, features = processor()

@@ -2,7 +2,7 @@
 
 Compared with `from_pretrained` and `save_pretrained` of transformers; each measurement runs in
 its own process, in turn. The folder is written to a temporary directory first, so that the system
-has its files in the cache. Needs the test requirements, Linux and 5 GB of disk.
+has its files in the cache. Needs requirements-more.txt, Linux and 5 GB of disk.
 
     python benchmarks/hub.py --output benchmarks/results/NAME.json
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from harness import Contender, machine, write
 
 CONTENDERS = {"jaxformer": "our_hub", "transformers": "torch_hub"}
-# "use" reads every weight once after "load": transformers maps the files and reads nothing before.
+# "use" reads every weight once after "load", in which transformers only maps the files.
 KINDS = ("load", "use", "load float32", "use float32", "save")
 
 
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def round_of(folder: str) -> dict[str, dict]:
-    """Contender -> what was done -> seconds, and memory beyond what the process had before."""
+    """Contender -> action -> seconds, and the increase of the process's memory."""
     found: dict[str, dict] = {name: {} for name in CONTENDERS}
     targets = (
         ("", "load", folder, None),
@@ -68,7 +68,7 @@ def _beyond(facts: dict, kind: str) -> dict[str, float]:
 
 
 def summarise(kind: str, name: str, rounds: list[dict], size: float) -> dict:
-    """Prints and returns the medians, memory beside the size of the weights."""
+    """Prints and returns the medians, with memory relative to the size of the weights."""
     medians = {key: statistics.median(each[key] for each in rounds) for key in rounds[0]}
     weights = 2 * size if "float32" in kind else size
     ratios = {f"{key}_ratio": medians[key] / weights for key in ("peak", "peak_anonymous")}

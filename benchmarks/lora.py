@@ -1,9 +1,9 @@
-"""Memory and speed of LoRA, next to full fine-tuning and to transformers with PEFT.
+"""Memory and speed of LoRA, compared with full fine-tuning and with transformers and PEFT.
 
 All contenders train the same Llama shape on the same batch, with AdamW and clipping by the global
-norm, each in its own process, in turn. Memory is what the process held at its peak beyond what it
-held before there was a model; for jaxformer also the state and what the compiled step allocates.
-Needs the test requirements.
+norm, each in its own process, in turn. Memory is the peak of the process less its memory before the
+model was created; for jaxformer also the state and the allocations of the compiled step.
+Needs requirements-more.txt.
 
     python benchmarks/lora.py --output benchmarks/results/NAME.json
 """
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def contenders(arguments: argparse.Namespace) -> dict[str, tuple]:
-    """Name -> what `harness.Contender` takes."""
+    """Name -> the arguments of `harness.Contender`."""
     problem = (SHAPES[arguments.shape], arguments.batch, arguments.length)
     found: dict[str, tuple] = {}
     for dtype in arguments.dtypes:

@@ -1,4 +1,4 @@
-"""jaxformer's step of low-rank factors or of all weights, and what memory it takes."""
+"""jaxformer's step of low-rank factors or of all weights, and its memory."""
 
 import resource
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from jaxformer.training.step import TrainProgram
 def step(
     shape: dict, batch: int, length: int, dtype: str, lora: dict | None
 ) -> tuple[Callable[[], None], dict]:
-    """Prepares a step; `lora` has fields of `LoRA`, None: all weights learn."""
+    """Prepares a step; `lora` has fields of `LoRA`; None: all weights are trained."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     model = DecoderConfig(**shape, scan_layers=False, compute_dtype=dtype)
     train = TrainConfig(lora=None if lora is None else LoRA(**lora))

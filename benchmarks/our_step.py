@@ -22,8 +22,8 @@ def step(shape: dict, batch: int, length: int, options: dict) -> Callable[[], No
         shape: The model.
         batch: Rows.
         length: Tokens of a row.
-        options: Fields of DecoderConfig, and: loss_chunk and compiler_options of TrainConfig;
-            documents, the number that a row is packed of; float8, whether products are.
+        options: Fields of DecoderConfig; loss_chunk and compiler_options of TrainConfig; documents,
+            the number of documents in a packed row; float8, whether products are in float8.
     """
     documents = options.pop("documents", None)
     train = TrainConfig(
@@ -55,11 +55,11 @@ def packed(batch: int, length: int, documents: int) -> tuple[np.ndarray, np.ndar
 def training_step(
     model: ModelConfig, train: TrainConfig, arrays: dict[str, np.ndarray], learning_rate: float
 ) -> Callable[[], None]:
-    """Prepares a step on one batch, on the devices there are.
+    """Prepares a step on one batch, on all devices.
 
     Args:
-        model: What learns.
-        train: How.
+        model: The model to train.
+        train: The options of training.
         arrays: The batch.
         learning_rate: AdamW's.
     """
@@ -77,7 +77,7 @@ def training_step(
 
 
 def product(dtype: str) -> tuple[Callable[[], None], dict]:
-    """Forty products in `dtype` accumulated in float32, in a loop that allocates nothing."""
+    """Forty products in `dtype` accumulated in float32, in a loop without allocations."""
     rows, inner, outer = (4096, 512, 1408) if jax.default_backend() == "cpu" else (8192,) * 3
     # Random numbers: a GPU multiplies zeros and ones faster, because it may clock higher.
     shapes = ((rows, inner), (inner, outer), (outer, inner))
@@ -86,7 +86,7 @@ def product(dtype: str) -> tuple[Callable[[], None], dict]:
 
     def multiply(a, b):
         c = jax.lax.dot(a, b, preferred_element_type=jnp.float32).astype(dtype)
-        # Or XLA leaves the rounding out, and with it the bfloat16 product.
+        # Otherwise XLA removes the rounding, and with it the bfloat16 product.
         return jax.lax.optimization_barrier(c)
 
     @jax.jit

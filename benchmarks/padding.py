@@ -1,7 +1,7 @@
-"""How much of a batch of sounds is padding, by the number of lengths to which they are padded.
+"""The share of padding in a batch of sounds, by the number of lengths to which they are padded.
 
-The lengths of the sounds are log-normal between 1 and 30 seconds. Nothing is read: an epoch is
-planned as in training, so the figures are those that a run prints at its start.
+The lengths of the sounds are log-normal between 1 and 30 seconds. An epoch is planned as in
+training, without sounds, so the figures are those that a run prints at its start.
 
     python benchmarks/padding.py
 """
@@ -17,7 +17,7 @@ SPREADS = ((4, 0.5), (6, 0.6), (6, 0.9), (12, 0.5))
 
 
 class Lengths(SizedExamples):
-    """Sounds of which nothing but the lengths is known."""
+    """Sounds that have only lengths."""
 
     def __init__(self, sizes: np.ndarray):
         self.sizes = sizes
@@ -34,7 +34,7 @@ def seconds_of(median: float, deviation: float, count: int) -> np.ndarray:
 
 
 def padding(sizes: np.ndarray, count: int, batch_size: int) -> float:
-    """Returns the share of the places of an epoch that are padding."""
+    """Returns the share of padding in an epoch."""
     lengths = bucket_lengths(sizes, count)
     options = grain.ReadOptions()
     return BucketedDataset(Lengths(sizes), batch_size, 0, options, lengths).padding

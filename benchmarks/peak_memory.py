@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-_MEGABYTE = 1024  # kilobytes, in which the system counts
+_MEGABYTE = 1024  # kilobytes, the unit of the system
 _INTERVAL = 0.005
 
 
@@ -13,7 +13,7 @@ def measured(action: Callable[[], object]) -> dict[str, float]:
     """Runs an action and returns its seconds and the peaks of the process's memory, in megabytes.
 
     "peak" is the largest resident memory, including pages of mapped files, which the system can
-    drop; "peak_anonymous" (sampled) is the part that it could only swap.
+    drop; "peak_anonymous" (sampled) is the part that it can only swap.
     """
     # Resets the peak that the system records to the current resident memory.
     Path("/proc/self/clear_refs").write_text("5")

@@ -1,4 +1,4 @@
-"""The step one would write first in plain JAX: parameters cast to `dtype`, `x @ w`, optax."""
+"""A simple step in plain JAX: parameters cast to `dtype`, `x @ w`, optax."""
 
 from collections.abc import Callable
 

@@ -1,9 +1,9 @@
-"""Steps that others have measured and published, to judge and to fit `plan.roofline`.
+"""Published measurements of steps, to evaluate and to fit `plan.roofline`.
 
 TPU rows: AI-Hypercomputer/tpu-recipes, MaxText in bfloat16; GPU rows: AI-Hypercomputer/gpu-recipes
 (MaxText) and pytorch/torchtitan. Mixtures of experts, 8-bit floats, context parallelism and models
-of images are left out: jaxformer has none of them, or the table does not say enough. So are both
-rows of v5p: GPT-3 175B is in 8-bit integers, and what Llama 3.1 405B computes twice is not said.
+of images are left out, and so are both rows of v5p: GPT-3 175B is in 8-bit integers, and the remat
+of Llama 3.1 405B is not stated.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,8 @@ _TPU = "https://github.com/AI-Hypercomputer/tpu-recipes/tree/c8cfe2f/training/"
 _GPU = "https://github.com/AI-Hypercomputer/gpu-recipes/tree/2e1fd5e/training/"
 _TORCHTITAN = "https://github.com/pytorch/torchtitan/blob/main/benchmarks/"
 
-# The parts of a layer whose forward pass runs again in the backward pass. Nothing reads the result
-# of the last product of a layer, so it never does.
+# The parts of a layer whose forward pass runs again in the backward pass. The last product of a
+# layer never does, because its result is not read.
 _IN_MLP = frozenset({"mlp"})
 _NO_OUTPUT = frozenset({"attention", "mlp"})
 _NO_CONTEXT = frozenset({"attention", "output", "mlp"})
@@ -258,14 +258,14 @@ ROWS = (
 
 
 def work_of_row(row: Row) -> Work:
-    """What a published step does, in closed form: there is no program of its own to trace."""
+    """The work of a published step in closed form, without a program to trace."""
     config, mesh = row.config(), row.mesh
     devices = parse_chips(row.chips).num_devices
     tokens = row.rows * row.length
     flops = config.flops({"inputs": row.length})
     parts = layer_products(config)
     products = 3 * flops.products + config.num_layers * 2 * sum(parts[name] for name in row.again)
-    # MaxText's kernel makes both gradients in one pass: 5 products beside the forward pass's 2.
+    # MaxText's kernel computes both gradients in one pass: 5 products, and 2 in the forward pass.
     passes = 1 + 2.5 + ("attention" in row.again)
     tables = config.vocab_size * config.model_dim * (1 if config.tie_embeddings else 2)
     parameters = config.num_layers * sum(parts.values()) + tables

@@ -1,4 +1,4 @@
-"""Receipts: what the compiler said of a recipe on a slice, kept to be compared with later."""
+"""Receipts: the compiler's figures for a recipe on a slice, stored for later comparisons."""
 
 import datetime
 import json
@@ -24,7 +24,7 @@ GROWTH = 1.05
 
 @dataclass(frozen=True)
 class Receipt:
-    """What the compiler, and the closed form, say of one recipe. Bytes are of one device."""
+    """The figures of the compiler and the closed form for one recipe; bytes are of one device."""
 
     recipe: str
     """The file in configs/ and its size: "llama.py:llama3-8b"."""
@@ -76,7 +76,7 @@ def experiment(spec: str, mesh: Mapping[str, int] | None) -> Config:
 
     Args:
         spec: Its file and size.
-        mesh: The devices along each axis; None: its own mesh.
+        mesh: The devices along each axis; None: the experiment's mesh.
 
     Returns:
         The experiment.
@@ -86,13 +86,13 @@ def experiment(spec: str, mesh: Mapping[str, int] | None) -> Config:
 
 
 def compiled(recipe: str, spec: str, chips: str, mesh: Mapping[str, int] | None) -> Receipt:
-    """The receipt of a recipe, without what is predicted.
+    """The receipt of a recipe, without predictions.
 
     Args:
-        recipe: What the receipt is called.
+        recipe: The name of the receipt.
         spec: The experiment's file and size.
         chips: The slice, see `parse_chips`.
-        mesh: The devices along each axis; None: the experiment's own mesh.
+        mesh: The devices along each axis; None: the experiment's mesh.
 
     Returns:
         The receipt.
@@ -122,14 +122,14 @@ def compiled(recipe: str, spec: str, chips: str, mesh: Mapping[str, int] | None)
 
 
 def predicted(receipt: Receipt, spec: str) -> Receipt:
-    """A receipt with what the closed form says today.
+    """A receipt with the predictions of the current closed form.
 
     Args:
-        receipt: Of this recipe.
+        receipt: The receipt of this recipe.
         spec: The experiment's file and size.
 
     Returns:
-        The receipt, predicted anew.
+        The receipt with new predictions.
     """
     config = experiment(spec, receipt.mesh)
     step = trace_step(config, parse_chips(receipt.chips))
@@ -148,13 +148,13 @@ def read(path: Path) -> dict[str, Receipt]:
     """The receipts of a file, by recipe.
 
     Args:
-        path: What `write` wrote.
+        path: A file of `write`.
 
     Returns:
         The receipts.
 
     Raises:
-        DataError: The file is none.
+        DataError: The file does not contain receipts.
     """
     try:
         return {

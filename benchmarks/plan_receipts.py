@@ -1,13 +1,13 @@
-"""What the TPU compiler says of the shipped recipes, beside what `jaxformer plan` predicts.
+"""The TPU compiler's figures for the shipped recipes, and the predictions of `jaxformer plan`.
 
 Compiles the training step of each recipe for a slice of TPUs, on this CPU, until the compiler has
 assigned all memory, and writes the peak, the FLOPs and the collectives of each mesh axis, by the
-compiler and in closed form. A recipe that the file has already is not compiled again, but predicted
-again. Needs libtpu.
+compiler and in closed form. A recipe that is already in the file is predicted again, but not
+compiled again. Needs libtpu.
 
     python benchmarks/plan_receipts.py --output benchmarks/results/plan_receipts.json
 
-`--table` prints the file's receipts as the table of benchmarks/README.md, and compiles nothing.
+`--table` prints the file's receipts as the table of benchmarks/README.md, without compiling.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import plan_receipt as receipts
 from jaxformer.distributed.sharding import MESH_AXES
 
 ROOT = Path(__file__).parents[1]
-# Not seen when the first rules of the closed form were made.
+# Not used when the first rules of the closed form were made.
 SEEN_LATER = (
     ("bert.py:base", "v5e:4x4", None),
     ("gpt2.py:medium", "v4:2x4x4", None),
@@ -168,7 +168,7 @@ def table(found: dict[str, receipts.Receipt]) -> str:
 
 
 def sent_by(collectives: list[dict]) -> str:
-    """What one device sends in a step, by kind and axes, without what is below a hundredth."""
+    """The bytes that one device sends in a step, by kind and axes, leaving out those below 1 %."""
     whole = sum(each["bytes"] for each in collectives)
     large = [each for each in collectives if each["bytes"] > 0.01 * whole]
     return ", ".join(

@@ -1,4 +1,4 @@
-"""How far `plan` can be trusted: times beside published ones, memory beside the compiler's.
+"""The accuracy of `plan`: times against published ones, memory against the compiler's.
 
 Step times are predicted here; most of the published ones are held out. Peaks of memory are those of
 `plan_receipts.py`.
@@ -61,7 +61,7 @@ def fit() -> None:
 
 
 def table() -> list[dict]:
-    """One line for each row."""
+    """One line per row."""
     lines = []
     for row in ROWS:
         step = row.predicted()
@@ -83,7 +83,7 @@ def table() -> list[dict]:
 
 
 def memory() -> dict:
-    """How many predicted peaks are near the compiler's, and which are not."""
+    """The number of predicted peaks near the compiler's, and a list of the others."""
     ratios = {name: round(each.ratio, 3) for name, each in receipts.read(RECEIPTS).items()}
     far = {name: ratio for name, ratio in ratios.items() if abs(ratio - 1) > PEAK_LIMIT}
     mean = sum(abs(ratio - 1) for ratio in ratios.values()) / len(ratios)

@@ -1,8 +1,8 @@
-"""Bytes per second of products of a few rows with a large kernel: XLA's beside PyTorch's.
+"""Bytes per second of products of a few rows with a large kernel: XLA's and PyTorch's.
 
 A decode step is a chain of such products, and a prefill one of more rows. The kernels are bfloat16,
-eight of 2048 x 11264, so that no cache holds them; each contender in its own process, in turn.
-Needs the test requirements.
+eight of 2048 x 11264, which exceed all caches; each contender runs in its own process, in turn.
+Needs requirements-more.txt.
 
     python benchmarks/row_products.py --output benchmarks/results/NAME.json
 """
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def xla(rows: int) -> Callable[[], None]:
-    """XLA's products, with the kernels as a decode step holds them."""
+    """XLA's products, with the kernels in the layout of a decode step."""
     import jax
     import jax.numpy as jnp
 

@@ -1,9 +1,9 @@
-"""The models and batches that the contenders have in common."""
+"""The models and batches that the contenders share."""
 
 import numpy as np
 
 SHAPES = {
-    # A Llama of 32M parameters: what two CPU cores can train while one watches.
+    # A Llama of 32M parameters, which two CPU cores can train.
     "32m": {
         "vocab_size": 8192,
         "num_layers": 8,
@@ -33,7 +33,7 @@ SHAPES = {
         "mlp_dim": 14336,
         "tie_embeddings": False,
     },
-    # Eight of its layers, with a quarter of its vocabulary: what one GPU trains.
+    # Eight of its layers, with a quarter of its vocabulary: for training on one GPU.
     "8b_layers": {
         "vocab_size": 32064,
         "num_layers": 8,

@@ -1,7 +1,7 @@
 """The time from the command `jaxformer train` to the end of its first step, by part.
 
-Each start is a new process in a new folder: with nothing compiled before, and then with what the
-first start compiled. The parts are those of `jaxformer goodput`. `import jaxformer` and
+Each start is a new process in a new folder: first without compiled programs, and then with those of
+the first start. The parts are those of `jaxformer goodput`. `import jaxformer` and
 `jaxformer --help` are timed as well. The first round, which reads files from the disk, does not
 count.
 
@@ -32,7 +32,7 @@ def main() -> None:
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument("--config", default="tiny_decoder", help="what is trained")
+    options.add_argument("--config", default="tiny_decoder", help="the config to train")
     options.add_argument("--rounds", type=int, default=3, help="starts of each kind")
     options.add_argument("--output", type=Path, help="write the results as JSON")
     arguments = options.parse_args()
@@ -67,7 +67,7 @@ def first_step(config: str, run: Path, programs: Path) -> dict[str, float]:
 
 
 def python(command: Sequence[str], **variables: str) -> None:
-    """Runs a command of Python and shows what it wrote only if it fails."""
+    """Runs a command of Python, and shows its output only if it fails."""
     ended = subprocess.run(
         [sys.executable, *command], env=os.environ | variables, capture_output=True, text=True
     )

@@ -41,6 +41,6 @@ def t5(batch: int, length: int, dtype: str, compiled: bool) -> Callable[[], None
 
 
 def _step(model, inputs: dict, arrays: dict, dtype: str, compiled: bool) -> Callable[[], None]:
-    # Masked places alone count, and all of them alike.
+    # Only masked positions count, with equal weights.
     targets = np.where(arrays["weights"] > 0, arrays["targets"], -100)
     return training_step(model, inputs, targets, dtype, compiled, 1e-4)

@@ -25,7 +25,7 @@ def decode(
     with torch.device("meta"):
         model = LlamaForCausalLM(config)
     model = model.to_empty(device=device).eval()
-    # The buffers are computed when a model is made, which on "meta" none is.
+    # Buffers are computed when a model is created, except on the device "meta".
     model.model.rotary_emb = type(model.model.rotary_emb)(config).to(device)
     with torch.no_grad():
         for parameter in model.parameters():

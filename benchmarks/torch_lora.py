@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 def step(
     shape: dict, batch: int, length: int, dtype: str, lora: dict | None, compiled: bool
 ) -> tuple[Callable[[], None], dict]:
-    """Prepares a step; `lora` has fields of `LoraConfig`, None: all weights learn."""
+    """Prepares a step; `lora` has fields of `LoraConfig`; None: all weights are trained."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     config = LlamaConfig(
         vocab_size=shape["vocab_size"],

@@ -40,8 +40,8 @@ def training_step(
 
     Args:
         model: A class of transformers with logits.
-        inputs: Its ids, by its names.
-        targets: What it shall predict, -100 where nothing counts.
+        inputs: Its inputs by name.
+        targets: The targets, -100 at positions that do not count.
         dtype: "float32", or "bfloat16" by autocast.
         compiled: Whether the model runs by torch.compile.
         learning_rate: AdamW's.

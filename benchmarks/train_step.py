@@ -1,8 +1,8 @@
-"""Tokens per second of one training step, next to transformers + PyTorch and a plain JAX step.
+"""Tokens per second of one training step, against transformers + PyTorch and a plain JAX step.
 
 PyTorch runs eagerly and by `torch.compile`. All contenders train the same Llama shape on the same
 batch, with AdamW and clipping by the global norm, each in its own process, in turn; every round
-gives a ratio, so a busy machine slows all of them. Needs the test requirements.
+gives a ratio, so a busy machine slows all of them. Needs requirements-more.txt.
 
     python benchmarks/train_step.py --output benchmarks/results/NAME.json            # two CPU cores
     python benchmarks/train_step.py --shape 1b --batch 4 --length 4096 --apart --dtypes bfloat16 \
@@ -54,9 +54,9 @@ def main() -> None:
 
 
 def contenders(arguments: argparse.Namespace) -> dict[str, tuple]:
-    """Name -> what `harness.Contender` takes; the products measure the machine's peak."""
+    """Name -> the arguments of `harness.Contender`; the products measure the machine's peak."""
     problem = (SHAPES[arguments.shape], arguments.batch, arguments.length)
-    # Large vocabularies do not want all logits at once.
+    # Large vocabularies do not compute all logits at once.
     ours = {"scan_layers": False, "loss_chunk": None if arguments.shape == "32m" else 512}
     packed = ours | {"documents": arguments.documents}
     found: dict[str, tuple] = {}

@@ -1,7 +1,7 @@
-r"""What the docstrings write in reStructuredText, for a site in Markdown.
+r"""Converts reStructuredText in docstrings to Markdown, for the site.
 
-Equations become `$$...$$` and `\(...\)`, which MathJax sets; `::` before an indented block becomes
-a colon.
+Equations become `$$...$$` and `\(...\)`, which MathJax renders; `::` before an indented block
+becomes a colon.
 """
 
 import re
@@ -31,7 +31,7 @@ def markdown(docstring: str) -> str:
 
 
 def _display(found: re.Match) -> str:
-    """An indented equation; lines that are aligned at & share one environment."""
+    """An indented equation; lines aligned at & share one environment."""
     indent, equation = found[1], " ".join(textwrap.dedent(found[2]).split())
     if "&" in equation and r"\begin" not in equation:
         equation = rf"\begin{{aligned}} {equation} \end{{aligned}}"

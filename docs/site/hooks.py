@@ -1,4 +1,4 @@
-"""Pages that mkdocs builds from outside docs/: pages of the repository, the reference, the zoo."""
+"""Pages of the site from outside docs/: pages of the repository, the reference, the zoo."""
 
 import posixpath
 import re
@@ -20,9 +20,9 @@ ORIGINS = {
     "changelog.md": "CHANGELOG.md",
     "benchmarks.md": "benchmarks/README.md",
 }
-# All of MathJax in one file, with its fonts: a page needs no network.
+# All of MathJax in one file, with its fonts, so that pages work without a network.
 MATHJAX = "mathjax/tex-svg-full.js"
-# A word of a title counts as a thousand others; one of a guide's text counts more than that.
+# Words of a title count a thousand times; words of a guide's text count more than that.
 BOOST_OF_GUIDES = 1e4
 _PROJECT = ("architecture.md", "testing.md", "reliability.md", "parity.md", "zoo.md")
 BOOST = dict.fromkeys((*_PROJECT, "examples/"), 100.0)
@@ -33,7 +33,7 @@ _NO_LANGUAGE = re.compile(r"\A```$", re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Fills the parts of the navigation that follow from what there is."""
+    """Adds the guides, examples and reference pages to the navigation."""
     sections = {title: section for entry in config.nav for title, section in _section(entry)}
     listed = set(_pages(config.nav))
     guides = {path.name for path in (ROOT / "docs").glob("*.md")} - listed
@@ -44,7 +44,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages that are made, and the files that pages of the repository link to."""
+    """Adds the generated pages, and the files that pages of the repository link to."""
     made: dict[str, str | bytes] = {
         page: (ROOT / origin).read_text(encoding="utf-8") for page, origin in ORIGINS.items()
     }
@@ -67,7 +67,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turns links between files of the repository into links between pages.
 
-    A block without a language is one of commands.
+    Blocks without a language become shell blocks.
     """
     source = page.file.src_uri
     page.meta.setdefault("search", {"boost": boost(source)})
@@ -86,17 +86,17 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, **kwargs) -> str:
-    """Marks outputs, which are blocks of text, as such: nobody copies them."""
+    """Removes the copy button from outputs, which are blocks of text."""
     return html.replace('"language-text highlight"', '"language-text highlight no-copy"')
 
 
 def mathjax_source() -> Path:
-    """Returns the file that `MATHJAX` is a copy of, in the package that brings it."""
+    """Returns the original of `MATHJAX`, in its Python package."""
     return Path(mathjax.__path__[0], "static", "mathjax", "es5", Path(MATHJAX).name)
 
 
 def boost(page: str) -> float:
-    """Returns how much the words of a page count in a search."""
+    """Returns the weight of a page's words in a search."""
     return next((BOOST[kind] for kind in BOOST if page.startswith(kind)), BOOST_OF_GUIDES)
 
 

@@ -1,7 +1,7 @@
-"""examples/*.py as pages: each notebook is executed, and its outputs stand under its cells.
+"""The pages of examples/*.py: each notebook is executed, and its outputs appear under its cells.
 
-A notebook is kept as text in jupytext's percent format. Its outputs are kept in build/notebooks
-until it or the library changes. One that fails is a warning: its page has what it did until then.
+A notebook is text in jupytext's percent format. Its outputs are cached in build/notebooks
+until it or the library changes. A failure is a warning: the page has the outputs until then.
 """
 
 import base64
@@ -17,14 +17,14 @@ from nbclient.exceptions import CellExecutionError, DeadKernelError
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / "build" / "notebooks"
-# Of the processors, not of the clock: no page fails because a machine is slow or shared.
+# CPU time instead of wall time, so that a page does not fail on a slow or shared machine.
 CPU_SECONDS = 1200
 _LIMIT = "import resource; resource.setrlimit(resource.RLIMIT_CPU, ({0}, {0}))"
 _log = logging.getLogger("mkdocs.hooks.notebooks")
 
 
 def sources() -> list[Path]:
-    """Returns the notebooks in their order: examples/01_attention.py and on."""
+    """Returns the notebooks in order: examples/01_attention.py, ..."""
     return sorted((ROOT / "examples").glob("[0-9][0-9]_*.py"))
 
 
@@ -46,7 +46,7 @@ def build() -> dict[str, str | bytes]:
 def execute(source: Path, cpu_seconds: int = CPU_SECONDS) -> nbformat.NotebookNode:
     """Returns a notebook with its outputs, executed if it or the library has changed.
 
-    One that fails has the outputs of the cells before, and under `metadata.failure` a sentence.
+    A notebook that fails has the outputs until then, and the error in `metadata.failure`.
     """
     files = [source, *sorted((ROOT / "jaxformer").rglob("*.py"))]
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
@@ -80,13 +80,13 @@ def render(name: str, notebook: nbformat.NotebookNode) -> dict[str, str | bytes]
     """Returns the page of an executed notebook, and its pictures."""
     page, pictures = [], {}
     for cell in notebook.cells:
-        if "script" in cell.metadata.get("tags", ()):  # has no part in a notebook
+        if "script" in cell.metadata.get("tags", ()):  # for the script only
             continue
         if cell.cell_type == "markdown":
             page.append(cell.source)
             continue
         page.append(f"```python\n{cell.source}\n```")
-        for output in cell.outputs:  # a page shows what is printed and what is drawn
+        for output in cell.outputs:  # only printed text and pictures
             if "image/png" in output.get("data", {}):
                 path = f"examples/{name}-{len(pictures) + 1}.png"
                 pictures[path] = base64.b64decode(output.data["image/png"])

@@ -14,7 +14,7 @@ import jaxformer
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "jaxformer"
-# In the order in which packages import each other; new ones follow.
+# In the order in which packages import each other; others follow.
 ORDER = ("functional", "nn", "models", "optim", "data", "distributed", "hub", "zoo", "config",
          "checkpoints", "pretrained", "generation", "training", "parity", "doctor", "lab", "cli",
          "io")  # fmt: skip
@@ -29,7 +29,7 @@ def pages() -> dict[str, str]:
 
 
 def navigation() -> list:
-    """Returns the entries of the navigation: the packages, and under them theirs."""
+    """Returns the entries of the navigation: the packages, with their inner packages."""
     entries: list = ["api/index.md"]
     for folder in packages():
         name, depth = dotted(folder), len(folder.relative_to(PACKAGE).parts)
@@ -40,7 +40,7 @@ def navigation() -> list:
 
 
 def packages() -> list[Path]:
-    """Returns the folders of the package that have modules with something public."""
+    """Returns the folders of the packages."""
     folders = {path.parent for path in PACKAGE.rglob("*.py")} - {PACKAGE}
 
     def place(folder: Path) -> tuple:
@@ -110,7 +110,7 @@ def _exports(package) -> Iterator[str]:
 
 
 def _constant(package, name: str) -> tuple[str, str]:
-    """The path of what is neither a function nor a class, and the string below its definition."""
+    """The path of a constant or type alias, and the docstring below its definition."""
     tree = ast.parse(Path(package.__file__).read_text(encoding="utf-8"))
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:

@@ -1,4 +1,4 @@
-"""Pages that are tables of what the library has: the zoo, the configs."""
+"""The pages with tables of the zoo and of the configs."""
 
 import ast
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ def zoo(systems: Sequence[System]) -> str:
         "# Published systems",
         "",
         "The models that the library builds at their published sizes, made from "
-        "`jaxformer.zoo.SYSTEMS` as `jaxformer zoo` prints them. *Published* is what the authors "
-        "give, *computed* the number of parameters of the model that the config builds; notes "
-        "below say what the two count where they differ. "
+        "`jaxformer.zoo.SYSTEMS` as `jaxformer zoo` prints them. *Published* is the authors' "
+        "number, *computed* the number of parameters of the model that the config builds; notes "
+        "below explain the differences. "
         "[Parity](parity.md) compares every class with transformers.",
         "",
         f"| {' | '.join(titles)} |",
@@ -49,7 +49,7 @@ def zoo(systems: Sequence[System]) -> str:
 
 
 def configs() -> str:
-    """Returns a table of the configs that are shipped, and what each says that it is."""
+    """Returns the table of the shipped configs with their descriptions."""
     lines = [
         "# Configs",
         "",
@@ -57,7 +57,7 @@ def configs() -> str:
         "the wheel: `jaxformer train NAME`, with any field as an option. `jaxformer train NAME "
         "--help` lists the fields.",
         "",
-        "| name | what it is |",
+        "| name | description |",
         "| --- | --- |",
     ]
     for path in sorted((ROOT / "configs").glob("*.py")):

@@ -143,15 +143,14 @@ def expert_feed_forward(
         Shazeer et al., Outrageously Large Neural Networks (https://arxiv.org/abs/1701.06538).
     """
     check_argument("activation", activation, callable(activation), "a function of an array")
-    for name, kernel in {"up": up, "down": down}.items():
-        check_argument(name, kernel, kernel is not None, "an array, with one kernel per expert")
     fits = gate is not None or gate_bias is None
     check_argument("gate_bias", gate_bias, fits, "None, since there is no gate")
     rows = {"x": (x, "B T D"), "experts": (experts, "B T K"), "weights": (weights, "B T K")}
     axes = {"up": "E D F", "gate": "E D F", "up_bias": "E F", "gate_bias": "E F", "down": "E F D"}
     axes["down_bias"] = "E D"
-    given = {"up": up, "gate": gate, "up_bias": up_bias, "gate_bias": gate_bias, "down": down}
-    given = {k: v for k, v in (given | {"down_bias": down_bias}).items() if v is not None}
+    options = {"gate": gate, "up_bias": up_bias, "gate_bias": gate_bias, "down_bias": down_bias}
+    options = {name: array for name, array in options.items() if array is not None}
+    given = {"up": up, "down": down} | options
     masks = {} if real is None else {"real": (real, "B T K" if np.ndim(real) == 3 else "B T")}
     plain = {name: as_array(kernel) for name, kernel in given.items()}
     assert_axes(**rows, **{k: (v, axes[k]) for k, v in plain.items()}, **masks)

@@ -10,7 +10,7 @@ from jaxformer.functional.positions.schemes import Learned, Sinusoidal
 
 @dataclass(frozen=True)
 class SinusoidalTable(Learned):
-    """Adds sines, then cosines, from a table that files contain and training keeps (Whisper)."""
+    """Adds sines, then cosines, from a table that checkpoints contain (Whisper)."""
 
     learns: bool = False
     """Whether the table is trained."""
