@@ -1,4 +1,4 @@
-"""Wrong options, experiments and run folders: one clear message, status 2, before compilation."""
+"""Wrong options, data and run folders: one clear message, status 2, before compilation."""
 
 import contextlib
 import errno
@@ -16,11 +16,45 @@ from jaxformer.errors import ArgumentError, RunError
 from jaxformer.training import loop
 
 ROOT = Path(__file__).parents[2]
+CLASSIFIER = """
+from jaxformer.config import Config, TrainConfig
+from jaxformer.data import Bytes
+from jaxformer.data.tasks import LabelledText
+from jaxformer.functional import Learned
+from jaxformer.models import Classification, EncoderConfig
+from jaxformer.optim import AdamW, Constant
+
+MODEL = EncoderConfig(
+    vocab_size=264, num_layers=1, model_dim=16, num_heads=2, mlp_dim=16,
+    position=Learned(32), heads=(Classification(num_labels=2),),
+)
+DATA = LabelledText(
+    train="rows.tsv", sequence_length=32, tokenizer=Bytes(), batch_size=4, validation_fraction=0.3
+)
+
+def get_config():
+    return Config(MODEL, DATA, AdamW(schedule=Constant(warmup_steps=0)), TrainConfig(steps=3))
+"""
+ROWS = "sentence\tlabel\n" + "".join(f"text {n}\t{'ab'[n % 2]}\n" for n in range(20))
 
 
-def test_the_experiment_itself_is_fine(run):
-    with pytest.raises(AssertionError, match="training program"):
-        run()
+@pytest.fixture
+def classify(run, tmp_path, monkeypatch):
+    """Starts the training of a classifier of rows; returns the status and what was printed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "classifier.py").write_text(CLASSIFIER)
+
+    def start(rows, *options):
+        (tmp_path / "rows.tsv").write_text(rows)
+        return run(*options, name=str(tmp_path / "classifier.py"))
+
+    return start
+
+
+def test_the_experiments_themselves_are_fine(run, classify):
+    for start in (run, lambda: classify(ROWS)):
+        with pytest.raises(AssertionError, match="training program"):
+            start()
 
 
 @pytest.mark.parametrize(
@@ -65,6 +99,51 @@ def test_options(run, options, texts):
     assert "Traceback" not in output
     for text in texts:
         assert text in flat
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        ("", (), "rows.tsv has no rows"),
+        ("sentence\tlabel\n", (), "rows.tsv has no rows"),
+        (
+            ROWS + "x\tc\n",
+            (),
+            "num_labels = 2, but the training data has 3 labels ('a', 'b', 'c'): set num_labels = 3",
+        ),
+        (ROWS, ("--data.train", "none.tsv"), "none.tsv does not exist (looked from"),
+        (ROWS, ("--data.sequence-length", "64"), "has 32 positions, fewer than"),
+        (ROWS, ("--data", "DataConfig"), "CausalLM: next-token prediction needs causal attention"),
+    ],
+)
+def test_data_that_cannot_be_learned(classify, tmp_path, rows, options, message):
+    status, output = classify(rows, *options)
+    assert status == 2, output
+    assert message in output
+    assert "Traceback" not in output
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_refused_start_leaves_what_was_there(classify, tmp_path):
+    """An empty folder stays, and a run that began there keeps all it has."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    assert classify(ROWS + "x\n")[0] == 2
+    assert list(folder.iterdir()) == []
+    open_run_folder(folder, load_config("classifier.py"))
+    (folder / "labels.json").write_text("of an earlier start")
+    before = {item.name: item.read_bytes() for item in folder.iterdir()}
+    assert classify(ROWS + "x\n", "--train.log-interval", "3")[0] == 2
+    assert {item.name: item.read_bytes() for item in folder.iterdir()} == before
+
+
+def test_a_folder_that_is_no_run_keeps_its_files(run, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    status, output = run()
+    assert status == 2
+    assert "contains notes.txt" in output
+    assert [item.name for item in (tmp_path / "run").iterdir()] == ["notes.txt"]
 
 
 @pytest.mark.parametrize("reason", [KeyboardInterrupt, SystemExit, MemoryError, ZeroDivisionError])

@@ -71,10 +71,13 @@ def test_one_file_alone_is_refused(config):
         dataclasses.replace(config, target=None)
 
 
-def test_an_empty_file_is_refused(config, tmp_path):
-    (tmp_path / "empty").write_text("")
+@pytest.mark.parametrize(
+    ("text", "message"), [("", "has no rows"), ("\n" * 9, "no line of .* has text in both")]
+)
+def test_files_without_text_are_refused(config, tmp_path, text, message):
+    (tmp_path / "empty").write_text(text)
     files = {"source": str(tmp_path / "empty"), "target": str(tmp_path / "empty")}
-    with pytest.raises(DataError, match="has no rows"):
+    with pytest.raises(DataError, match=message):
         dataclasses.replace(config, **files).prepare(tmp_path / "run")
 
 

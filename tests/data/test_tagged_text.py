@@ -62,6 +62,12 @@ def test_a_long_sentence_is_cut_on_request(config, tmp_path):
     assert (batch["inputs"][0] != data.tokenizer.pad_id).all()
 
 
+def test_a_file_without_sentences_is_refused(config, tmp_path):
+    (tmp_path / "train.txt").write_text("\n")
+    with pytest.raises(DataError, match=r"train\.txt.* has no sentences"):
+        config.prepare(tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     ("text", "tag", "message"),
     [
