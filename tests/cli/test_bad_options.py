@@ -109,7 +109,8 @@ def test_options(run, options, texts):
         (
             ROWS + "x\tc\n",
             (),
-            "num_labels = 2, but the training data has 3 labels ('a', 'b', 'c'): set num_labels = 3",
+            "num_labels = 2, but the training data has 3 labels ('a', 'b', 'c'): "
+            "set num_labels = 3",
         ),
         (ROWS, ("--data.train", "none.tsv"), "none.tsv does not exist (looked from"),
         (ROWS, ("--data.sequence-length", "64"), "has 32 positions, fewer than"),
