@@ -73,20 +73,6 @@ def test_predictions_go_to_a_store(bucket, classifier, tmp_path, capsys):
     assert "there is no bucket 'no-such-bucket'" in said
 
 
-def test_options_of_this_machine_refuse_urls(bucket, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    for command, name in (
-        (f"lab cost --out {bucket}/cost", "out"),
-        (f"parity --output {bucket}/parity.md", "--output"),
-        (f"predict run --input a --output b --compilation-cache {bucket}", "comp"),
-    ):
-        message = refused(capsys, *command.split())
-        assert name in message
-        assert f"{bucket}" in message
-        assert "must be a local path" in message
-    assert not list(tmp_path.iterdir())
-
-
 def test_images_and_glue_are_read(bucket, tmp_path):
     image = pytest.importorskip("PIL.Image")
     for label, value in (("black", 0), ("white", 255)):

@@ -112,6 +112,9 @@ def test_paths_are_found_wherever_they_are():
         ("generate a --prompt x --compilation-cache ftp://b", "compilation_cache"),
         ("chat a --draft ftp://b", "draft"),
         ("parity --output ftp://b", "output"),
+        ("parity --output s3://b/parity.md", "--output"),
+        ("lab cost --out s3://b/cost", "out"),
+        ("predict a --input b --output c --compilation-cache s3://b", "compilation_cache"),
     ],
 )
 def test_no_command_takes_a_url_for_a_path(command, name, tmp_path, monkeypatch, capsys):
