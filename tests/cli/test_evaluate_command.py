@@ -18,10 +18,10 @@ from jaxformer.checkpoints.saved_run import SavedRun, chosen_step
 from jaxformer.cli.training.evaluate import Evaluation
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import Bytes, DataConfig, TextFiles, TrainTokenizer
-from jaxformer.data.tasks import ColumnFile, LabelledText, ParallelText, SpanText, TaggedText
+from jaxformer.data.tasks import LabelledText, ParallelText, SpanText
 from jaxformer.distributed import MeshConfig
 from jaxformer.io.serialization import to_json
-from jaxformer.models import Classification, Span, TokenClassification
+from jaxformer.models import Classification, Span
 from jaxformer.training.evaluation.evaluate import Evaluator
 
 pytestmark = pytest.mark.more
@@ -62,12 +62,13 @@ def read(file):
     return json.loads(Path(file).read_text())
 
 
-def metrics_of(folder, config, step):
-    """Those of `evaluate` on all rows."""
+def metrics_of(folder, config, step, **changes):
+    """Those of `evaluate` on all rows of data with changes."""
     program = program_of(config.model)
     shapes, shardings = program.abstract_model.shapes, program.param_shardings
     params = SavedRun(folder, step).restore(shapes, shardings)
-    return Evaluator(program, config.data.prepare(folder), None).evaluate(params)
+    data = replace(config.data, **changes).prepare(folder)
+    return Evaluator(program, data, None).evaluate(params)
 
 
 def write_reviews(file, number, labels=("bad", "good", "so-so")):
@@ -79,7 +80,10 @@ def write_reviews(file, number, labels=("bad", "good", "so-so")):
 
 @pytest.fixture(scope="module")
 def reviews(tmp_path_factory):
-    """A classifier of reviews with two checkpoints, whose training file is gone."""
+    """A classifier of reviews with two checkpoints, whose training file has moved.
+
+    The configuration says where it is.
+    """
     folder = tmp_path_factory.mktemp("reviews")
     train = write_reviews(folder / "train.tsv", 30)
     data = LabelledText(
@@ -93,8 +97,8 @@ def reviews(tmp_path_factory):
     model = tiny_encoder(**SIZES, heads=(Classification(num_labels=3),))
     config = config_of(model, data)
     make_run(folder / "run", config, steps=(3, 5))
-    train.rename(folder / "moved.tsv")
-    return folder, config
+    moved = train.rename(folder / "moved.tsv")
+    return folder, replace(config, data=replace(data, train=str(moved)))
 
 
 def test_a_file_of_ones_own_without_the_training_file(reviews, capsys):
@@ -105,8 +109,7 @@ def test_a_file_of_ones_own_without_the_training_file(reviews, capsys):
     found = read(run / "evaluation.json")
     assert (found["run"], found["step"], found["rows"]) == (str(run), 5, 11)
     assert found["data"]["validation"] == str(dev)
-    data = replace(config.data, train=str(folder / "moved.tsv"), validation=str(dev))
-    assert found["metrics"] == pytest.approx(metrics_of(run, replace(config, data=data), 5))
+    assert found["metrics"] == pytest.approx(metrics_of(run, config, 5, validation=str(dev)))
     assert set(found["metrics"]) == {"loss", "accuracy", "macro_f1", "matthews"}
     assert contents(run) == before
     assert "macro f1" in output
@@ -119,27 +122,24 @@ def test_another_step_and_another_place(reviews):
     run, dev = folder / "run", write_reviews(folder / "dev.tsv", 11)
     output = folder / "older.json"
     command("evaluate", run, "--step", 3, "--output", output, "--data.validation", dev)
-    data = replace(config.data, train=str(folder / "moved.tsv"), validation=str(dev))
+    expected = metrics_of(run, config, 3, validation=str(dev))
     assert read(output)["step"] == 3
-    assert read(output)["metrics"] == pytest.approx(metrics_of(run, replace(config, data=data), 3))
+    assert read(output)["metrics"] == pytest.approx(expected)
 
 
 def test_the_rows_that_training_held_out(reviews):
     folder, config = reviews
     run = folder / "run"
-    command("evaluate", run, "--data.train", folder / "moved.tsv")
-    data = replace(config.data, train=str(folder / "moved.tsv"))
-    held_out = data.prepare(run).validation
+    command("evaluate", run, "--data.train", config.data.train)
+    held_out = config.data.prepare(run).validation
     found = read(run / "evaluation.json")
     assert found["rows"] == held_out.num_rows > config.data.batch_size
-    assert found["metrics"] == pytest.approx(metrics_of(run, replace(config, data=data), 5))
+    assert found["metrics"] == pytest.approx(metrics_of(run, config, 5))
 
 
 def test_a_mesh_larger_than_the_machine_becomes_one_device(reviews, tmp_path, capsys):
-    folder, config = reviews
-    data = replace(config.data, train=str(folder / "moved.tsv"))
-    config = replace(config, data=data, mesh=MeshConfig(data=2, tensor=32))
-    run = make_run(tmp_path / "run", config)
+    _, config = reviews
+    run = make_run(tmp_path / "run", replace(config, mesh=MeshConfig(data=2, tensor=32)))
     asked = ("evaluate", run, "--data.validation", write_reviews(tmp_path / "dev.tsv", 5))
     output = printed(capsys, *asked)
     assert "on one device: the run's mesh is larger than the 8 here" in output
@@ -150,14 +150,12 @@ def test_a_mesh_larger_than_the_machine_becomes_one_device(reviews, tmp_path, ca
 
 
 def test_averaged_parameters_are_what_counts(reviews, tmp_path, capsys):
-    folder, config = reviews
-    data = replace(config.data, train=str(folder / "moved.tsv"))
-    config = config_of(config.model, data, ema_decay=0.9)
-    run = make_run(tmp_path / "run", config)
+    _, config = reviews
+    run = make_run(tmp_path / "run", config_of(config.model, config.data, ema_decay=0.9))
     dev = write_reviews(tmp_path / "dev.tsv", 9)
     assert "3 (averaged parameters)" in printed(capsys, "evaluate", run, "--data.validation", dev)
     program = program_of(config.model)
-    data = replace(data, validation=str(dev), max_validation_batches=None)
+    data = replace(config.data, validation=str(dev), max_validation_batches=None)
     params = on_devices(program, random_parameters(config.model, 103))
     expected = Evaluator(program, data.prepare(run), None).evaluate(params)
     assert read(run / "evaluation.json")["metrics"] == pytest.approx(expected)
@@ -198,12 +196,11 @@ def test_help_lists_every_option(reviews, capsys):
 
 
 def test_folders_that_are_no_finished_run(reviews, tmp_path, capsys):
-    folder, config = reviews
+    _, config = reviews
     assert "is not a run folder" in refused(capsys, "evaluate", tmp_path)
     open_run_folder(tmp_path / "new", config)
     assert "has no complete checkpoint" in refused(capsys, "evaluate", tmp_path / "new")
-    data = replace(config.data, train=str(folder / "moved.tsv"))
-    run = make_run(tmp_path / "run", replace(config, data=data), steps=(3, 5))
+    run = make_run(tmp_path / "run", config, steps=(3, 5))
     (run / "checkpoints/5/files.json").unlink()
     assert chosen_step(run) == 3
     said = refused(capsys, "evaluate", run, "--step", 5)
@@ -211,30 +208,6 @@ def test_folders_that_are_no_finished_run(reviews, tmp_path, capsys):
     (run / "tokenizer").rename(run / "elsewhere")
     assert "run/tokenizer is missing" in refused(capsys, "evaluate", run)
     assert not (run / "tokenizer").exists()
-
-
-def test_tags_from_a_column_file(tmp_path):
-    lines = [
-        f"word{n} {'B-X' if n % 3 else 'O'}\n" + ("\n" if n % 4 == 3 else "") for n in range(24)
-    ]
-    for name in ("train", "dev"):
-        (tmp_path / f"{name}.txt").write_text("".join(lines))
-    data = TaggedText(
-        train=ColumnFile(str(tmp_path / "train.txt")),
-        tokenizer=BPE,
-        sequence_length=32,
-        batch_size=4,
-        validation_fraction=0.3,
-    )
-    config = config_of(tiny_encoder(**SIZES, heads=(TokenClassification(num_labels=2),)), data)
-    run = make_run(tmp_path / "run", config)
-    (tmp_path / "train.txt").unlink()
-    options = ("--data.validation", "ColumnFile", "--data.validation.path", tmp_path / "dev.txt")
-    command("evaluate", run, *options)
-    found = read(run / "evaluation.json")
-    assert found["rows"] == 6
-    assert {"loss", "accuracy", "entity_f1"} <= set(found["metrics"])
-    assert found["data"]["validation"]["path"] == str(tmp_path / "dev.txt")
 
 
 def test_translations_go_beside_the_metrics(tmp_path, capsys):
