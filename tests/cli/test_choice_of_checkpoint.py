@@ -63,7 +63,6 @@ def test_the_folder_of_a_checkpoint_is_a_choice_too(run, capsys):
 
 
 @pytest.mark.parametrize("options", [["--best"], ["--step", str(BEST)]], ids=str)
-@pytest.mark.more
 @pytest.mark.quick("*'--step', '4'*")
 def test_export_inspect_and_generate_take_the_step(run, options, tmp_path, capsys):
     command("export", run, tmp_path / "out", *options)

@@ -48,7 +48,6 @@ def test_vectors_are_written(whole, tmp_path, capsys):
     np.testing.assert_allclose(shown["embedding"], rows[0]["embedding"], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.more
 def test_a_cross_encoder_scores_the_first_with_the_others(scorer, tmp_path, capsys):
     output = printed(capsys, "embed", scorer, "a cat", "the dog", "blue sky", "--json")
     rows = [json.loads(line) for line in output.splitlines()]

@@ -71,7 +71,6 @@ def test_a_config_that_does_not_exist(trained, capsys, name, message):
     assert not trained
 
 
-@pytest.mark.more
 @pytest.mark.slow
 def test_train_py_is_the_same_command(tmp_path):
     def output(*command):

@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import logging
 import os
 import shutil
 import signal
@@ -162,7 +161,6 @@ def test_a_killed_build_goes_on_after_its_last_whole_shard(tmp_path, num_proc, k
     assert len(list(run.iterdir())) == 2, "nothing is left over"
 
 
-@pytest.mark.more
 @pytest.mark.slow
 def test_a_process_waits_for_another_and_takes_over(tmp_path):
     source, run = write(tmp_path / "corpus.jsonl", 20_000), tmp_path / "run"
@@ -204,8 +202,7 @@ def test_only_a_damaged_or_lost_shard_is_tokenised_again(source, tmp_path, caplo
     else:
         damaged.write_bytes(damaged.read_bytes()[:-9] + b"123456789")
     kept = next(tmp_path.glob("run/corpus-*/shard-00001/train.tokens.npy")).stat()
-    with caplog.at_level(logging.WARNING):
-        load_or_build(split, Bytes(), tmp_path / "run", options=SHARDS)
+    load_or_build(split, Bytes(), tmp_path / "run", options=SHARDS)
     assert words in caplog.text
     assert "tokenising" in caplog.text
     assert files(tmp_path / "run") == whole
@@ -230,7 +227,7 @@ def test_a_large_corpus_of_one_shard_stays_one(source, tmp_path, caplog, monkeyp
     (home,) = (tmp_path / "run").glob("corpus-*")
     (home / "train.tokens.npy").write_bytes(b"damaged")
     small = CorpusOptions(shard_bytes=6_000)
-    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+    with monkeypatch.context() as patch:
         patch.setattr(CorpusOptions, "shard_bytes", 6_000)
         load_or_build(split, Bytes(), tmp_path / "run", options=small)
     assert "train.tokens.npy is damaged" in caplog.text
