@@ -5,6 +5,7 @@ import pytest
 
 from jaxformer.data import Bytes, TrainTokenizer
 from jaxformer.data.tasks import LocalePairs, ParallelText
+from jaxformer.data.tasks.parallel_text import read_parallel
 from jaxformer.errors import ConfigError, DataError
 
 
@@ -64,6 +65,17 @@ def test_files_for_validation(config, tmp_path):
     assert data.validation.examples.pairs == [("a", "A"), ("b", "B")]
     (batch,) = data.validation.epoch()
     assert batch["weights"].sum(1).tolist() == [2, 2, 0, 0]
+
+
+def test_lines_of_two_files_are_pairs(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_text("one\n\u2028two\n\n")
+    target.write_text("eins\nzwei\ndrei")
+    pairs = [("one", "eins"), ("\u2028two", "zwei"), ("", "drei")]
+    assert [pair.texts for pair in read_parallel(source, target)] == pairs
+    target.write_text("eins\n")
+    with pytest.raises(DataError, match=r"source has 3 lines and .*target has 1"):
+        read_parallel(source, target)
 
 
 def test_one_file_alone_is_refused(config):
