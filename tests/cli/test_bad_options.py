@@ -8,6 +8,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from typed_commands import status_of
 
 from jaxformer.checkpoints.run_dir import open_run_folder
 from jaxformer.cli.errors import reporting_errors
@@ -16,37 +17,58 @@ from jaxformer.errors import ArgumentError, RunError
 from jaxformer.training import loop
 
 ROOT = Path(__file__).parents[2]
-CLASSIFIER = """
+EXPERIMENTS = """
 from jaxformer.config import Config, TrainConfig
-from jaxformer.data import Bytes
+from jaxformer.data import Bytes, DataConfig, TextFiles
 from jaxformer.data.tasks import LabelledText
 from jaxformer.functional import Learned
-from jaxformer.models import Classification, EncoderConfig
+from jaxformer.models import Classification, DecoderConfig, EncoderConfig
 from jaxformer.optim import AdamW, Constant
 
-MODEL = EncoderConfig(
-    vocab_size=264, num_layers=1, model_dim=16, num_heads=2, mlp_dim=16,
-    position=Learned(32), heads=(Classification(num_labels=2),),
-)
-DATA = LabelledText(
-    train="rows.tsv", sequence_length=32, tokenizer=Bytes(), batch_size=4, validation_fraction=0.3
-)
+SIZES = dict(vocab_size=264, num_layers=2, model_dim=32, num_heads=4, mlp_dim=64)
 
-def get_config():
-    return Config(MODEL, DATA, AdamW(schedule=Constant(warmup_steps=0)), TrainConfig(steps=3))
+def get_config(kind="decoder"):
+    if kind == "decoder":
+        model = DecoderConfig(**SIZES)
+        data = DataConfig(TextFiles("corpus"), Bytes(), sequence_length=16, batch_size=8)
+    else:
+        model = EncoderConfig(**SIZES, position=Learned(32), heads=(Classification(num_labels=2),))
+        rows = dict(sequence_length=32, batch_size=4, validation_fraction=0.3)
+        data = LabelledText("rows.tsv", tokenizer=Bytes(), **rows)
+    return Config(model, data, AdamW(schedule=Constant(warmup_steps=2)), TrainConfig(steps=10))
 """
 ROWS = "sentence\tlabel\n" + "".join(f"text {n}\t{'ab'[n % 2]}\n" for n in range(20))
 
 
 @pytest.fixture
-def classify(run, tmp_path, monkeypatch):
-    """Starts the training of a classifier of rows; returns the status and what was printed."""
+def run(tmp_path, monkeypatch, capsys):
+    """Starts an experiment, which must not get as far as compilation.
+
+    Returns the status and what was printed.
+    """
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "classifier.py").write_text(CLASSIFIER)
+    Path("corpus").mkdir()
+    for number in range(4):
+        Path(f"corpus/{number}.txt").write_text(f"The dog {number} chased another dog. " * 20)
+    Path("tiny.py").write_text(EXPERIMENTS)
+    compiles = AssertionError("got as far as the training program")
+    monkeypatch.setattr(loop, "TrainProgram", Mock(side_effect=compiles))
+
+    def start(*options, name="tiny.py"):
+        status = status_of("train", name, "--run-dir", tmp_path / "run", *options)
+        output = capsys.readouterr()
+        return status, output.out + output.err
+
+    return start
+
+
+@pytest.fixture
+def classify(run):
+    """Starts the training of a classifier of rows."""
 
     def start(rows, *options):
-        (tmp_path / "rows.tsv").write_text(rows)
-        return run(*options, name=str(tmp_path / "classifier.py"))
+        Path("rows.tsv").write_text(rows)
+        return run(*options, name="tiny.py:classifier")
 
     return start
 
@@ -61,15 +83,10 @@ def test_the_experiments_themselves_are_fine(run, classify):
     ("options", "texts"),
     [
         (["--model.num-layer", "3"], ["--model.num-layer", "did you mean --model.num-layers?"]),
-        (["--modle.num-layers", "3"], ["did you mean --model.num-layers?"]),
         (["--model.num-layers", "three"], ["--model.num-layers", "three"]),
         (["--model.num-layers", "0"], ["num_layers = 0", "from 1"]),
         (["--model.position", "rop"], ["RoPE", "ALiBi", "did you mean 'RoPE'"]),
         (["--mesh.tensor", "3", "--model.vocab-size", "300"], ["num_heads = 4", "mesh.tensor = 3"]),
-        (
-            ["--model.num-kv-heads", "2", "--mesh.tensor", "4"],
-            ["model.num_kv_heads = 2", "mesh.tensor = 4"],
-        ),
         (
             ["--mesh.data", "8", "--train.gradient-accumulation", "2"],
             ["data.batch_size = 8", "2 x 8 = 16"],
@@ -131,7 +148,7 @@ def test_a_refused_start_leaves_what_was_there(classify, tmp_path):
     folder.mkdir()
     assert classify(ROWS + "x\n")[0] == 2
     assert list(folder.iterdir()) == []
-    open_run_folder(folder, load_config("classifier.py"))
+    open_run_folder(folder, load_config("tiny.py:classifier"))
     (folder / "labels.json").write_text("of an earlier start")
     before = {item.name: item.read_bytes() for item in folder.iterdir()}
     assert classify(ROWS + "x\n", "--train.log-interval", "3")[0] == 2
@@ -154,7 +171,7 @@ def test_a_start_that_fails_in_any_way_leaves_what_was_there(run, tmp_path, monk
     with contextlib.suppress(ZeroDivisionError):
         assert run()[0] in (None, 1, 130)
     assert not (tmp_path / "run").exists()
-    open_run_folder(tmp_path / "run", load_config(str(tmp_path / "tiny.py")))
+    open_run_folder(tmp_path / "run", load_config("tiny.py"))
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1}')
     with contextlib.suppress(ZeroDivisionError):
         run("--fresh")
@@ -163,7 +180,7 @@ def test_a_start_that_fails_in_any_way_leaves_what_was_there(run, tmp_path, monk
 
 
 def test_a_run_folder_with_another_configuration(run, tmp_path):
-    open_run_folder(tmp_path / "run", load_config(str(tmp_path / "tiny.py")))
+    open_run_folder(tmp_path / "run", load_config("tiny.py"))
     before = (tmp_path / "run" / "config.json").read_text()
     warmup = ("--optimizer.schedule.warmup-steps", "2")
     status, output = run("--model.num-layers", "4", "--optimizer", "Lion", *warmup)
@@ -200,7 +217,7 @@ def test_arguments_of_train_that_cannot_be(config, folder, message):
 
 def test_the_folder_of_train_may_be_a_text(run, tmp_path):
     with pytest.raises(AssertionError, match="training program"):
-        loop.train(load_config(str(tmp_path / "tiny.py")), str(tmp_path / "run"))
+        loop.train(load_config("tiny.py"), str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
