@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import json
 import os
 import shutil
 import signal
@@ -55,21 +54,6 @@ def files(folder):
     (home,) = Path(folder).glob("corpus-*")
     found = (path for path in home.rglob("*") if path.is_file())
     return {str(path.relative_to(home)): path.read_bytes() for path in found}
-
-
-def test_shards_hold_every_document_once_and_in_order(source, tmp_path):
-    split = Split(source, 0.1, seed=0)
-    corpus = load_or_build(split, Bytes(), tmp_path / "run", options=SHARDS)
-    assert len(corpus.train.shards) > 3
-    for tokens, side in ((corpus.train, False), (corpus.validation, True)):
-        expected = [document.text for document, held in split if held is side]
-        assert documents(tokens, corpus.tokenizer) == expected
-        assert tokens.num_documents == len(expected)
-        assert tokens.num_bytes == sum(len(text.encode()) for text in expected)
-        assert tokens.num_targets == tokens.num_bytes + len(expected)
-    record = json.loads(files(tmp_path / "run")["corpus.json"])
-    assert record["shards"] == len(corpus.train.shards)
-    assert record["train"]["documents"] == corpus.train.num_documents
 
 
 def test_one_shard_has_the_files_of_earlier_versions(tmp_path):

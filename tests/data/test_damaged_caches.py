@@ -287,3 +287,4 @@ def test_a_full_disk_leaves_nothing_half_written(origin, tmp_path, monkeypatch):
         with pytest.raises(DataError, match=r"corpus-.* cannot be written.*33 requested"):
             data.prepare(tmp_path)
     assert [item.name for item in tmp_path.iterdir()] == ["tokenizer"]
+    assert data.prepare(tmp_path).train.num_rows > 0
