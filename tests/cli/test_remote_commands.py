@@ -1,4 +1,4 @@
-"""Commands whose tables are in object stores, and options that must be paths of this machine."""
+"""Commands whose tables are in object stores."""
 
 import numpy as np
 import pytest
