@@ -48,6 +48,7 @@ pytest.register_assert_rewrite(
     "position_cases",
     "soak",
     "tiny_run",
+    "typed_commands",
     "variants",
 )
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 
-from jaxformer.data import JsonLines, TokenRow
+from jaxformer.data import ExampleSource, JsonLines, TokenRow
 from jaxformer.data.dataset import padded
 from jaxformer.data.text.corpus import CorpusOptions, load_or_tokenise, training_texts
 from jaxformer.data.tokenizers.run_tokenizer import load_or_train_tokenizer
@@ -55,6 +55,22 @@ def compressed(content, name):
 def write_texts(path, texts):
     """Writes documents as JSON lines; returns their source."""
     return JsonLines(write_rows(path, [{"text": text} for text in texts]))
+
+
+class Numbers(ExampleSource):
+    """Rows that hold the number of their source, and their own."""
+
+    def __init__(self, source, count, key="row"):
+        self.source, self.count, self.key = source, count, key
+
+    def __len__(self):
+        return self.count
+
+    def read(self, index, rng):
+        return {self.key: np.array([self.source, index])}
+
+    def blank(self):
+        return {self.key: np.array([-1, -1])}
 
 
 def all_rows(dataset):

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from tiny_run import tiny_config
+from typed_commands import command, printed, refused
 
 import jaxformer
 from jaxformer.checkpoints.checkpointer import Checkpointer
 from jaxformer.checkpoints.run_dir import open_run_folder
 from jaxformer.checkpoints.saved_run import write_run
-from jaxformer.cli import main as cli
 from jaxformer.errors import ConfigError
 from jaxformer.io.serialization import to_json
 from jaxformer.models.parameters import AbstractModel
@@ -59,26 +59,21 @@ def test_load_takes_the_step(run, options, step):
 def test_the_folder_of_a_checkpoint_is_a_choice_too(run, capsys):
     found = np.asarray(jaxformer.load(run / "checkpoints/6").parameters["embedding.table"])
     np.testing.assert_array_equal(found, embedding(6))
-    assert cli.main(["inspect", str(run / "checkpoints/6")]) == 0
-    assert "(step 6)" in capsys.readouterr().out
+    assert "(step 6)" in printed(capsys, "inspect", run / "checkpoints/6")
 
 
 @pytest.mark.parametrize("options", [["--best"], ["--step", str(BEST)]], ids=str)
-@pytest.mark.more
 @pytest.mark.quick("*'--step', '4'*")
 def test_export_inspect_and_generate_take_the_step(run, options, tmp_path, capsys):
-    assert cli.main(["export", str(run), str(tmp_path / "out"), *options]) == 0
+    command("export", run, tmp_path / "out", *options)
     tensors = load_file(tmp_path / "out/model.safetensors")
     assert any(np.array_equal(x, embedding(BEST)) for x in tensors.values())
-    assert cli.main(["inspect", str(run), *options]) == 0
-    assert f"(step {BEST})" in capsys.readouterr().out
-    written = tmp_path / "texts.jsonl"
+    assert f"(step {BEST})" in printed(capsys, "inspect", run, *options)
+    written, there = tmp_path / "texts.jsonl", tmp_path / "there.jsonl"
     (tmp_path / "prompts").write_text("def\n")
-    prompts = ["--prompts", str(tmp_path / "prompts"), "--max-new-tokens", "8"]
-    greedy = ["--temperature", "0", "--output"]
-    assert cli.main(["generate", str(run), *prompts, *greedy, str(written), *options]) == 0
-    there, checkpoint = tmp_path / "there.jsonl", run / f"checkpoints/{BEST}"
-    assert cli.main(["generate", str(checkpoint), *prompts, *greedy, str(there)]) == 0
+    asked = ["--prompts", tmp_path / "prompts", "--max-new-tokens", 8, "--temperature", 0]
+    command("generate", run, *asked, "--output", written, *options)
+    command("generate", run / f"checkpoints/{BEST}", *asked, "--output", there)
     assert written.read_text() == there.read_text()
 
 
@@ -97,7 +92,7 @@ def test_an_export_says_which_tokens_begin_and_end_a_text(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("command", "options"), [("export", ["out"]), ("inspect", []), ("evaluate", []), ("chat", [])]
+    ("name", "options"), [("export", ["out"]), ("inspect", []), ("evaluate", []), ("chat", [])]
 )
 @pytest.mark.parametrize(
     ("wrong", "message"),
@@ -107,10 +102,9 @@ def test_an_export_says_which_tokens_begin_and_end_a_text(run, tmp_path):
     ],
     ids=str,
 )
-def test_a_choice_that_cannot_be(run, command, options, wrong, message, tmp_path, capsys):
-    paths = [str(tmp_path / name) for name in options]
-    assert cli.main([command, str(run), *paths, *wrong]) == 2
-    assert message in capsys.readouterr().err
+def test_a_choice_that_cannot_be(run, name, options, wrong, message, tmp_path, capsys):
+    paths = [tmp_path / path for path in options]
+    assert message in refused(capsys, name, run, *paths, *wrong)
     assert not (tmp_path / "out").exists()
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from tiny_run import tiny_config
+from typed_commands import printed, refused
 
 from jaxformer.checkpoints.run_dir import open_run_folder
-from jaxformer.cli import main as cli
 from jaxformer.functional import ALiBi, LayerNorm
 from jaxformer.models import AbstractModel
 from jaxformer.optim import AdamW, Cosine
@@ -39,9 +39,8 @@ def test_compare_reads_a_sweep(tmp_path, capsys):
         sweep(tmp_path / "sweep-2", 3e-4, 2, {10: 3.5, 20: 2.5}, accuracy=0.9),
         sweep(tmp_path / "sweep-3", 1e-4, 2, {}),
     ]
-    out = ["--out", str(tmp_path / "sweep.png")]
-    assert cli.main(["compare", *folders, *out, "--table", str(tmp_path / "sweep.csv")]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    asked = ["compare", *folders, "--out", tmp_path / "sweep.png"]
+    lines = printed(capsys, *asked, "--table", tmp_path / "sweep.csv").splitlines()
     header = lines[0].split()
     assert header == ["run", "loss", "parameters", "tokens", "flops", "num_layers", "learning_rate"]
     assert [line.split()[0] for line in lines[1:4]] == ["sweep-2", "sweep-1", "sweep-3"]
@@ -49,8 +48,7 @@ def test_compare_reads_a_sweep(tmp_path, capsys):
     assert "not measured" in lines[3]
     assert lines[4:] == [str(tmp_path / n) for n in ("sweep.png", "sweep-compute.png", "sweep.csv")]
     assert all(Path(line).stat().st_size > 100 for line in lines[4:])
-    assert cli.main(["compare", *folders, *out, "--json", "--metric", "accuracy"]) == 0
-    best, other, none = json.loads(capsys.readouterr().out)
+    best, other, none = json.loads(printed(capsys, *asked, "--json", "--metric", "accuracy"))
     assert (best["run"], best["step"], best["accuracy"]) == ("sweep-2", 20, pytest.approx(0.875))
     assert (best["learning_rate"], best["num_layers"]) == (3e-4, 2)
     assert none["accuracy"] is None
@@ -66,8 +64,7 @@ def test_compare_reads_a_sweep(tmp_path, capsys):
 
 def test_compare_says_what_was_measured(tmp_path, capsys):
     folder = sweep(tmp_path / "a", 1e-3, 1, {10: 4.0})
-    assert cli.main(["compare", folder, "--metric", "acuracy"]) == 2
-    error = capsys.readouterr().err
+    error = refused(capsys, "compare", folder, "--metric", "acuracy")
     assert "--metric acuracy: no run measured it; there are loss, accuracy" in error
     assert "did you mean 'accuracy'?" in error
 
@@ -79,12 +76,11 @@ def test_compare_finds_what_is_measured_at_the_end(tmp_path, capsys):
         data |= {"seed": seed, "max_validation_batches": None}
         found = {"run": folder, "step": 12, "metrics": {"loss": 1.0, "bleu": bleu}, "data": data}
         Path(folder, "evaluation.json").write_text(json.dumps(found))
-    out = ["--out", str(tmp_path / "sweep.png"), "--json"]
-    assert cli.main(["compare", *folders, *out, "--metric", "bleu"]) == 0
-    found = [(row["run"], row["bleu"], row["step"]) for row in json.loads(capsys.readouterr().out)]
+    asked = ["compare", *folders, "--out", tmp_path / "sweep.png", "--metric", "bleu"]
+    rows = json.loads(printed(capsys, *asked, "--json"))
+    found = [(row["run"], row["bleu"], row["step"]) for row in rows]
     assert found == [("b", 30.0, 12), ("a", 20.0, 12), ("other", None, None)]
-    assert cli.main(["compare", *folders, *out[:2], "--metric", "bleu"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = printed(capsys, *asked).splitlines()
     assert next(line for line in lines if "flops" in line).startswith("run")
     published = [line for line in lines if line.startswith("Transformer")]
     assert len(published) == 4
@@ -97,14 +93,12 @@ def test_compare_finds_what_is_measured_at_the_end(tmp_path, capsys):
 def test_compare_needs_measurements_alone(tmp_path, capsys):
     folder = sweep(tmp_path / "a", 1e-3, 1, {10: 4.0})
     Path(folder, "config.json").unlink()
-    out = ["--out", str(tmp_path / "a.png"), "--title", "Schemes"]
-    assert cli.main(["compare", folder, *out]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    out = ["--out", tmp_path / "a.png", "--title", "Schemes"]
+    lines = printed(capsys, "compare", folder, *out).splitlines()
     assert lines[1].startswith("a    4.0000 at step 10")
     assert lines[2:] == [str(tmp_path / "a.png")]
-    assert cli.main(["compare", str(tmp_path)]) == 2
-    assert cli.main(["compare", str(tmp_path / "none")]) == 2
-    assert f"{tmp_path / 'none'} does not exist" in capsys.readouterr().err
+    assert refused(capsys, "compare", tmp_path)
+    assert f"{tmp_path / 'none'} does not exist" in refused(capsys, "compare", tmp_path / "none")
 
 
 def test_settings_that_differ():

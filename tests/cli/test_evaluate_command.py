@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tiny_models import random_parameters, tiny, tiny_encoder, tiny_encoder_decoder
 from train_steps import DESCENT, on_devices, program_of
-from typed_commands import status_of
+from typed_commands import command, printed, refused
 
 from jaxformer.checkpoints.checkpointer import Checkpointer
 from jaxformer.checkpoints.run_dir import open_run_folder
@@ -18,10 +18,10 @@ from jaxformer.checkpoints.saved_run import SavedRun, chosen_step
 from jaxformer.cli.training.evaluate import Evaluation
 from jaxformer.config import Config, TrainConfig
 from jaxformer.data import Bytes, DataConfig, TextFiles, TrainTokenizer
-from jaxformer.data.tasks import ColumnFile, LabelledText, ParallelText, SpanText, TaggedText
+from jaxformer.data.tasks import LabelledText, ParallelText, SpanText
 from jaxformer.distributed import MeshConfig
 from jaxformer.io.serialization import to_json
-from jaxformer.models import Classification, Span, TokenClassification
+from jaxformer.models import Classification, Span
 from jaxformer.training.evaluation.evaluate import Evaluator
 
 pytestmark = pytest.mark.more
@@ -58,20 +58,17 @@ def contents(folder):
     }
 
 
-def run_command(*arguments):
-    return status_of("evaluate", *arguments)
-
-
 def read(file):
     return json.loads(Path(file).read_text())
 
 
-def metrics_of(folder, config, step):
-    """Those of `evaluate` on all rows."""
+def metrics_of(folder, config, step, **changes):
+    """Those of `evaluate` on all rows of data with changes."""
     program = program_of(config.model)
     shapes, shardings = program.abstract_model.shapes, program.param_shardings
     params = SavedRun(folder, step).restore(shapes, shardings)
-    return Evaluator(program, config.data.prepare(folder), None).evaluate(params)
+    data = replace(config.data, **changes).prepare(folder)
+    return Evaluator(program, data, None).evaluate(params)
 
 
 def write_reviews(file, number, labels=("bad", "good", "so-so")):
@@ -83,7 +80,10 @@ def write_reviews(file, number, labels=("bad", "good", "so-so")):
 
 @pytest.fixture(scope="module")
 def reviews(tmp_path_factory):
-    """A classifier of reviews with two checkpoints, whose training file is gone."""
+    """A classifier of reviews with two checkpoints, whose training file has moved.
+
+    The configuration says where it is.
+    """
     folder = tmp_path_factory.mktemp("reviews")
     train = write_reviews(folder / "train.tsv", 30)
     data = LabelledText(
@@ -97,23 +97,21 @@ def reviews(tmp_path_factory):
     model = tiny_encoder(**SIZES, heads=(Classification(num_labels=3),))
     config = config_of(model, data)
     make_run(folder / "run", config, steps=(3, 5))
-    train.rename(folder / "moved.tsv")
-    return folder, config
+    moved = train.rename(folder / "moved.tsv")
+    return folder, replace(config, data=replace(data, train=str(moved)))
 
 
 def test_a_file_of_ones_own_without_the_training_file(reviews, capsys):
     folder, config = reviews
     run, dev = folder / "run", write_reviews(folder / "dev.tsv", 11, ("so-so", "bad"))
     before = contents(run)
-    assert run_command(run, "--data.validation", dev) == 0
+    output = printed(capsys, "evaluate", run, "--data.validation", dev)
     found = read(run / "evaluation.json")
     assert (found["run"], found["step"], found["rows"]) == (str(run), 5, 11)
     assert found["data"]["validation"] == str(dev)
-    data = replace(config.data, train=str(folder / "moved.tsv"), validation=str(dev))
-    assert found["metrics"] == pytest.approx(metrics_of(run, replace(config, data=data), 5))
+    assert found["metrics"] == pytest.approx(metrics_of(run, config, 5, validation=str(dev)))
     assert set(found["metrics"]) == {"loss", "accuracy", "macro_f1", "matthews"}
     assert contents(run) == before
-    output = capsys.readouterr().out
     assert "macro f1" in output
     assert str(dev) in output
     assert output.endswith(f"written to {run}/evaluation.json\n")
@@ -123,48 +121,41 @@ def test_another_step_and_another_place(reviews):
     folder, config = reviews
     run, dev = folder / "run", write_reviews(folder / "dev.tsv", 11)
     output = folder / "older.json"
-    assert run_command(run, "--step", 3, "--output", output, "--data.validation", dev) == 0
-    data = replace(config.data, train=str(folder / "moved.tsv"), validation=str(dev))
+    command("evaluate", run, "--step", 3, "--output", output, "--data.validation", dev)
+    expected = metrics_of(run, config, 3, validation=str(dev))
     assert read(output)["step"] == 3
-    assert read(output)["metrics"] == pytest.approx(metrics_of(run, replace(config, data=data), 3))
+    assert read(output)["metrics"] == pytest.approx(expected)
 
 
 def test_the_rows_that_training_held_out(reviews):
     folder, config = reviews
     run = folder / "run"
-    assert run_command(run, "--data.train", folder / "moved.tsv") == 0
-    data = replace(config.data, train=str(folder / "moved.tsv"))
-    held_out = data.prepare(run).validation
+    command("evaluate", run, "--data.train", config.data.train)
+    held_out = config.data.prepare(run).validation
     found = read(run / "evaluation.json")
     assert found["rows"] == held_out.num_rows > config.data.batch_size
-    assert found["metrics"] == pytest.approx(metrics_of(run, replace(config, data=data), 5))
+    assert found["metrics"] == pytest.approx(metrics_of(run, config, 5))
 
 
 def test_a_mesh_larger_than_the_machine_becomes_one_device(reviews, tmp_path, capsys):
-    folder, config = reviews
-    data = replace(config.data, train=str(folder / "moved.tsv"))
-    config = replace(config, data=data, mesh=MeshConfig(data=2, tensor=32))
-    run = make_run(tmp_path / "run", config)
-    dev = write_reviews(tmp_path / "dev.tsv", 5)
-    assert run_command(run, "--data.validation", dev) == 0
-    assert "on one device: the run's mesh is larger than the 8 here" in capsys.readouterr().out
+    _, config = reviews
+    run = make_run(tmp_path / "run", replace(config, mesh=MeshConfig(data=2, tensor=32)))
+    asked = ("evaluate", run, "--data.validation", write_reviews(tmp_path / "dev.tsv", 5))
+    output = printed(capsys, *asked)
+    assert "on one device: the run's mesh is larger than the 8 here" in output
     on_one = read(run / "evaluation.json")["metrics"]
-    assert run_command(run, "--data.validation", dev, "--mesh.tensor", 1) == 0
+    command(*asked, "--mesh.tensor", 1)
     assert read(run / "evaluation.json")["metrics"] == pytest.approx(on_one)
-    assert run_command(run, "--data.validation", dev, "--mesh.tensor", 16) == 2
-    assert "needs 32 devices, 8 are here" in capsys.readouterr().err
+    assert "needs 32 devices, 8 are here" in refused(capsys, *asked, "--mesh.tensor", 16)
 
 
 def test_averaged_parameters_are_what_counts(reviews, tmp_path, capsys):
-    folder, config = reviews
-    data = replace(config.data, train=str(folder / "moved.tsv"))
-    config = config_of(config.model, data, ema_decay=0.9)
-    run = make_run(tmp_path / "run", config)
+    _, config = reviews
+    run = make_run(tmp_path / "run", config_of(config.model, config.data, ema_decay=0.9))
     dev = write_reviews(tmp_path / "dev.tsv", 9)
-    assert run_command(run, "--data.validation", dev) == 0
-    assert "3 (averaged parameters)" in capsys.readouterr().out
+    assert "3 (averaged parameters)" in printed(capsys, "evaluate", run, "--data.validation", dev)
     program = program_of(config.model)
-    data = replace(data, validation=str(dev), max_validation_batches=None)
+    data = replace(config.data, validation=str(dev), max_validation_batches=None)
     params = on_devices(program, random_parameters(config.model, 103))
     expected = Evaluator(program, data.prepare(run), None).evaluate(params)
     assert read(run / "evaluation.json")["metrics"] == pytest.approx(expected)
@@ -173,8 +164,7 @@ def test_averaged_parameters_are_what_counts(reviews, tmp_path, capsys):
 def test_a_label_that_the_run_does_not_know(reviews, capsys):
     folder, _ = reviews
     dev = write_reviews(folder / "other.tsv", 5, ("bad", "superb"))
-    assert run_command(folder / "run", "--data.validation", dev) == 2
-    error = capsys.readouterr().err
+    error = refused(capsys, "evaluate", folder / "run", "--data.validation", dev)
     assert f"{dev}:3: the label 'superb'" in error
     assert "'bad', 'good', 'so-so'" in error
 
@@ -194,60 +184,30 @@ def test_a_label_that_the_run_does_not_know(reviews, capsys):
 )
 def test_what_cannot_be_done_is_said(reviews, capsys, options, message):
     folder, _ = reviews
-    assert run_command(folder / "run", *options) == 2
-    assert re.search(message, capsys.readouterr().err)
+    assert re.search(message, refused(capsys, "evaluate", folder / "run", *options))
 
 
 def test_help_lists_every_option(reviews, capsys):
     folder, _ = reviews
-    assert run_command(folder / "run", "--help") == 0
-    output = capsys.readouterr().out
+    output = printed(capsys, "evaluate", folder / "run", "--help")
     for field in fields(Evaluation):
         assert f"--{field.name}" in output
     assert "--data.validation " in output
 
 
 def test_folders_that_are_no_finished_run(reviews, tmp_path, capsys):
-    folder, config = reviews
-    assert run_command(tmp_path) == 2
-    assert "is not a run folder" in capsys.readouterr().err
+    _, config = reviews
+    assert "is not a run folder" in refused(capsys, "evaluate", tmp_path)
     open_run_folder(tmp_path / "new", config)
-    assert run_command(tmp_path / "new") == 2
-    assert "has no complete checkpoint" in capsys.readouterr().err
-    data = replace(config.data, train=str(folder / "moved.tsv"))
-    run = make_run(tmp_path / "run", replace(config, data=data), steps=(3, 5))
+    assert "has no complete checkpoint" in refused(capsys, "evaluate", tmp_path / "new")
+    run = make_run(tmp_path / "run", config, steps=(3, 5))
     (run / "checkpoints/5/files.json").unlink()
     assert chosen_step(run) == 3
-    assert run_command(run, "--step", "5") == 2
-    assert "--step 5: the checkpoint is damaged (files.json is missing)" in capsys.readouterr().err
+    said = refused(capsys, "evaluate", run, "--step", 5)
+    assert "--step 5: the checkpoint is damaged (files.json is missing)" in said
     (run / "tokenizer").rename(run / "elsewhere")
-    assert run_command(run) == 2
-    assert "run/tokenizer is missing" in capsys.readouterr().err
+    assert "run/tokenizer is missing" in refused(capsys, "evaluate", run)
     assert not (run / "tokenizer").exists()
-
-
-def test_tags_from_a_column_file(tmp_path, capsys):
-    lines = [
-        f"word{n} {'B-X' if n % 3 else 'O'}\n" + ("\n" if n % 4 == 3 else "") for n in range(24)
-    ]
-    for name in ("train", "dev"):
-        (tmp_path / f"{name}.txt").write_text("".join(lines))
-    data = TaggedText(
-        train=ColumnFile(str(tmp_path / "train.txt")),
-        tokenizer=BPE,
-        sequence_length=32,
-        batch_size=4,
-        validation_fraction=0.3,
-    )
-    config = config_of(tiny_encoder(**SIZES, heads=(TokenClassification(num_labels=2),)), data)
-    run = make_run(tmp_path / "run", config)
-    (tmp_path / "train.txt").unlink()
-    options = ("--data.validation", "ColumnFile", "--data.validation.path", tmp_path / "dev.txt")
-    assert run_command(run, *options) == 0
-    found = read(run / "evaluation.json")
-    assert found["rows"] == 6
-    assert {"loss", "accuracy", "entity_f1"} <= set(found["metrics"])
-    assert found["data"]["validation"]["path"] == str(tmp_path / "dev.txt")
 
 
 def test_translations_go_beside_the_metrics(tmp_path, capsys):
@@ -269,8 +229,7 @@ def test_translations_go_beside_the_metrics(tmp_path, capsys):
     (tmp_path / "src").unlink()
     files = ("--data.validation-source", tmp_path / "dev.src")
     files += ("--data.validation-target", tmp_path / "dev.tgt")
-    assert run_command(run, *files) == 0
-    output = capsys.readouterr().out
+    output = printed(capsys, "evaluate", run, *files)
     assert "writing translations for 7 validation sources" in output
     assert "source       src 0\nreference    tgt 0\ntranslation  " in output
     assert {"loss", "perplexity", "bleu", "chrf"} <= set(read(run / "evaluation.json")["metrics"])
@@ -289,18 +248,18 @@ def test_text_that_a_run_has_kept(tmp_path, capsys):
         validation_fraction=0.3,
     )
     run = make_run(tmp_path / "run", config_of(tiny(**SIZES), data))
-    assert run_command(run) == 0
+    command("evaluate", run)
     first = read(run / "evaluation.json")
     assert {"loss", "perplexity", "accuracy", "bits_per_byte"} == set(first["metrics"])
     (tmp_path / "books").rename(tmp_path / "shelf")
     before = contents(run)
-    assert run_command(run) == 0
+    command("evaluate", run)
     assert read(run / "evaluation.json")["metrics"] == first["metrics"]
-    assert run_command(run, "--data.source.path", tmp_path / "nowhere") == 2
-    assert run_command(run, "--data.source.path", tmp_path / "shelf/2.txt") == 0
+    refused(capsys, "evaluate", run, "--data.source.path", tmp_path / "nowhere")
+    command("evaluate", run, "--data.source.path", tmp_path / "shelf/2.txt")
     assert read(run / "evaluation.json")["metrics"] != first["metrics"]
     own = ("--data.validation", "TextFiles", "--data.validation.path", tmp_path / "shelf/2.txt")
-    assert run_command(run, *own) == 0
+    command("evaluate", run, *own)
     whole = read(run / "evaluation.json")
     size = (tmp_path / "shelf/2.txt").stat().st_size
     assert whole["rows"] == -(-(size + 1) // data.sequence_length)
@@ -323,6 +282,5 @@ def test_nothing_to_measure(tmp_path, capsys):
         batch_size=4,
     )
     run = make_run(tmp_path / "run", config_of(tiny_encoder(**SIZES, heads=(Span(),)), data))
-    assert run_command(run) == 2
-    assert "has a target" in capsys.readouterr().err
+    assert "has a target" in refused(capsys, "evaluate", run)
     assert not (run / "evaluation.json").exists()

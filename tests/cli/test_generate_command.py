@@ -7,9 +7,10 @@ import shutil
 
 import numpy as np
 import pytest
+from captioners import photos, save_captioner
 from chat_cases import QWEN, TOKENIZERS, TOOLS
 from saved_folders import save_tiny
-from typed_commands import command, refused, status_of
+from typed_commands import command, printed, refused, status_of
 
 import jaxformer
 from jaxformer.cli.inference.generate import Chat, Generation
@@ -32,6 +33,16 @@ def folder(tmp_path_factory):
 def t5(tmp_path_factory):
     folder = tmp_path_factory.mktemp("t5") / "model"
     return save_tiny("t5", folder, "ForConditionalGeneration", vocab_size=8)
+
+
+@pytest.fixture(scope="module")
+def captioner(tmp_path_factory):
+    return save_captioner(tmp_path_factory.mktemp("captioner") / "model")
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return photos(tmp_path_factory.mktemp("images") / "all", 3)
 
 
 def ids_of(pretrained, text):
@@ -94,7 +105,6 @@ def test_beams_of_an_encoder_decoder(t5, capsys):
         assert line.startswith(f"[{score:.3f}]")
 
 
-@pytest.mark.more
 def test_a_stop_string_ends_the_text(folder):
     model = jaxformer.load(folder)
     free = TextGenerator(model, GenerationConfig(max_new_tokens=12)).generate(
@@ -246,3 +256,33 @@ def test_help_lists_every_option(folder, capsys, name, options):
     for field in dataclasses.fields(options):
         assert f"--{field.name.replace('_', '-')}" in shown or field.name == "folder"
     assert "the most probable token" in shown
+
+
+# Images ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_images_and_folders_are_described(captioner, images, tmp_path, capsys):
+    output = tmp_path / "captions.jsonl"
+    options = ["--max-new-tokens", "4", "--num-beams", "2", "--batch-size", "2"]
+    given = ["generate", captioner, "--images", images[1], images[0].parent, "--output", output]
+    assert "4 images" in printed(capsys, *given, *options)
+    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [line["image"] for line in lines] == [str(x) for x in (images[1], *images)]
+    model = jaxformer.load(captioner)
+    expected = jaxformer.generate(model, images, max_new_tokens=4, num_beams=2)["texts"]
+    assert [line["text"] for line in lines[1:]] == expected
+
+    output.write_text("".join(f"{json.dumps(line)}\n" for line in lines[:2]))
+    command(*given, *options, "--resume")
+    assert [json.loads(line) for line in output.read_text().splitlines()] == lines
+
+
+def test_texts_and_images_are_not_confused(captioner, folder, images, tmp_path, capsys):
+    message = refused(capsys, "generate", captioner, "--prompt", "the dog")
+    assert "reads images: give --images" in message
+    assert "--images" in refused(capsys, "generate", captioner)
+    said = refused(capsys, "generate", folder, "--images", images[0])
+    assert "reads text: give --prompt" in said
+    said = refused(capsys, "generate", captioner, "--images", tmp_path)
+    assert "the folder contains no images" in said

@@ -11,8 +11,8 @@ import time
 import pytest
 from glue_files import write_glue
 from hf_checkpoints import save_checkpoint
+from typed_commands import command, printed, refused
 
-from jaxformer.cli.main import run
 from jaxformer.cli.training.glue import Glue
 from jaxformer.data.files.record import Record
 from jaxformer.data.tasks.glue_tasks import DIAGNOSTIC, TASKS
@@ -28,21 +28,17 @@ def checkpoint(tmp_path_factory):
     return save_checkpoint("bert", tmp_path_factory.mktemp("bert"), num_hidden_layers=1)
 
 
-def command(checkpoint, data, folder, *options):
-    words = ["--init-from", checkpoint, "--data", data, "--run-dir", folder, *options]
+def asked(checkpoint, data, folder, *options):
+    """The words of a command."""
+    words = ["glue", "--init-from", checkpoint, "--data", data, "--run-dir", folder, *options]
     return [str(word) for word in words]
-
-
-def glue(*arguments):
-    return run("glue", command(*arguments), "jaxformer glue")
 
 
 @pytest.mark.slow
 def test_a_task_from_its_files_to_the_submission(checkpoint, tmp_path, capsys, monkeypatch):
     data, folder = write_glue(tmp_path / "GLUE", "mnli"), tmp_path / "runs"
     options = ["--tasks", "mnli", "--train.steps", "2", "--batch-size", "8"]
-    assert glue(checkpoint, data, folder, *options) == 0
-    assert "MNLI" in capsys.readouterr().out
+    assert "MNLI" in printed(capsys, *asked(checkpoint, data, folder, *options))
     results = json.loads((folder / "results.json").read_text())
     metrics = results["tasks"]["mnli"]["metrics"]
     # The two development files are the same here, and each is scored in its own way.
@@ -65,16 +61,15 @@ def test_a_task_from_its_files_to_the_submission(checkpoint, tmp_path, capsys, m
         return TrainResult(run_dir, 1, finished=False)
 
     monkeypatch.setattr(loop, "train", interrupted)
-    assert glue(checkpoint, data, folder, *options) == 0
+    command(*asked(checkpoint, data, folder, *options))
     assert (folder / "results.json").read_text() == before
     assert not trained
     # More steps, or as many as the recipe has, continue the run.
-    assert glue(checkpoint, data, folder, *options[:2], "--batch-size", "8") == 0
-    assert glue(checkpoint, data, folder, *options, "--train.steps", "3") == 0
+    command(*asked(checkpoint, data, folder, *options[:2], "--batch-size", "8"))
+    command(*asked(checkpoint, data, folder, *options, "--train.steps", "3"))
     assert trained == [None, 3]
-    capsys.readouterr()
-    assert glue(checkpoint, data, folder, *options, "--learning-rate", "1e-3") == 2
-    assert "mnli holds a finished run with other settings" in capsys.readouterr().err
+    said = refused(capsys, *asked(checkpoint, data, folder, *options, "--learning-rate", "1e-3"))
+    assert "mnli holds a finished run with other settings" in said
 
 
 @pytest.mark.parametrize(
@@ -94,8 +89,8 @@ def test_mistakes_are_found_before_anything_is_trained(
     options, message, checkpoint, tmp_path, capsys
 ):
     data = write_glue(tmp_path / "GLUE", "cola")
-    assert glue(checkpoint, data, tmp_path / "runs", *options) == 2
-    assert re.search(message, capsys.readouterr().err)
+    said = refused(capsys, *asked(checkpoint, data, tmp_path / "runs", *options))
+    assert re.search(message, said)
     assert not (tmp_path / "runs").exists()
 
 
@@ -108,8 +103,8 @@ def test_a_wrong_line_of_the_last_task_is_found_first(checkpoint, tmp_path, caps
         file = data / "RTE" / name
         before = file.read_text()
         file.write_text(before + line)
-        assert glue(checkpoint, data, tmp_path / "runs", "--tasks", "cola,rte") == 2
-        assert message in capsys.readouterr().err
+        words = asked(checkpoint, data, tmp_path / "runs", "--tasks", "cola,rte")
+        assert message in refused(capsys, *words)
         file.write_text(before)
     assert not (tmp_path / "runs").exists()
 
@@ -126,7 +121,7 @@ def test_lists_between_commas():
 def test_all_nine_tasks(checkpoint, tmp_path):
     data, folder = write_glue(tmp_path / "GLUE"), tmp_path / "runs"
     options = ["--train.steps", "3", "--batch-size", "8", "--max-length", "48"]
-    assert glue(checkpoint, data, folder, *options) == 0
+    command(*asked(checkpoint, data, folder, *options))
     results = json.loads((folder / "results.json").read_text())
     assert list(results["tasks"]) == list(TASKS)
     scores = [result["score"] for result in results["tasks"].values()]
@@ -143,7 +138,7 @@ def test_all_nine_tasks(checkpoint, tmp_path):
 def test_seeds_and_learning_rates(checkpoint, tmp_path):
     data, folder = write_glue(tmp_path / "GLUE", "mrpc"), tmp_path / "runs"
     options = ["--tasks", "MRPC", "--epochs", "1", "--batch-size", "8", "--seeds", "0,1"]
-    assert glue(checkpoint, data, folder, *options, "--learning-rate", "1e-4,1e-2") == 0
+    command(*asked(checkpoint, data, folder, *options, "--learning-rate", "1e-4,1e-2"))
     result = json.loads((folder / "results.json").read_text())["tasks"]["mrpc"]
     runs = {row["folder"]: row for row in result["runs"]}
     assert set(runs) == {f"mrpc-lr{rate}-seed{n}" for rate in ("0.0001", "0.01") for n in (0, 1)}
@@ -155,8 +150,8 @@ def test_seeds_and_learning_rates(checkpoint, tmp_path):
 def test_a_killed_command_continues(checkpoint, tmp_path):
     data, folder = write_glue(tmp_path / "GLUE", "cola", "rte"), tmp_path / "runs"
     options = ["--tasks", "cola,rte", "--train.steps", "40", "--train.checkpoint-interval", "1"]
-    words = [sys.executable, "-m", "jaxformer", "glue"]
-    words += command(checkpoint, data, folder, *options, "--batch-size", "4", "--max-length", "32")
+    options += ["--batch-size", "4", "--max-length", "32"]
+    words = [sys.executable, "-m", "jaxformer", *asked(checkpoint, data, folder, *options)]
     for number, name in ((signal.SIGTERM, "cola"), (signal.SIGKILL, "rte")):
         process = subprocess.Popen(words, stdout=subprocess.PIPE, env=dict(os.environ))
         limit = time.monotonic() + 240
@@ -183,8 +178,8 @@ def test_other_families_predict_what_transformers_predicts(kind, tmp_path):
     origin = save_checkpoint(kind, tmp_path / "origin")
     data, folder = write_glue(tmp_path / "GLUE", "rte"), tmp_path / "runs"
     options = ["--tasks", "rte", "--train.steps", "2", "--batch-size", "4", "--max-length", "48"]
-    assert glue(origin, data, folder, *options) == 0
-    assert run("export", [str(folder / "rte"), str(tmp_path / "out")], "jaxformer export") == 0
+    command(*asked(origin, data, folder, *options))
+    command("export", folder / "rte", tmp_path / "out")
     model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     predictor = open_predictor(folder / "rte", PredictionConfig(text=("a", "b"), scores=True))

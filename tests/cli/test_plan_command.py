@@ -6,7 +6,7 @@ import json
 import jax
 import pytest
 from saved_folders import save_tiny
-from typed_commands import status_of
+from typed_commands import command, printed, status_of
 
 from jaxformer.plan import compiler, search
 
@@ -17,21 +17,15 @@ def short_search(monkeypatch):
     monkeypatch.setattr(search, "MOST_TRACES", 1)
 
 
-def run(capsys, *arguments):
-    status = status_of("plan", *arguments)
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("chips", ["v5e:2x4", "h100:8"])
 def test_a_plan_says_what_fits_and_how_fast_it_goes(chips, capsys, tmp_path):
     gc.collect()  # the arrays of other tests
     before = sum(x.nbytes for x in jax.live_arrays())
     file = tmp_path / "plan.json"
-    options = ("--no-compile", "--json", str(file), "--data.batch-size", "64", "--mesh.data", "8")
-    status, out, err = run(capsys, "tiny_decoder", "--chips", chips, *options)
-    assert status == 0, err
+    options = ("--no-compile", "--json", file, "--data.batch-size", "64", "--mesh.data", "8")
+    command("plan", "tiny_decoder", "--chips", chips, *options)
+    out, err = capsys.readouterr()
     assert sum(x.nbytes for x in jax.live_arrays()) == before
     for words in ("fits", "largest batch", "best mesh", "bound by", "MFU", "tokens/s", "whole run"):
         assert words in out
@@ -52,8 +46,7 @@ def test_a_plan_says_what_fits_and_how_fast_it_goes(chips, capsys, tmp_path):
 @pytest.mark.slow
 def test_what_does_not_fit_is_explained(capsys):
     options = ("--no-compile", "--data.batch-size", "1048576", "--mesh.data", "4")
-    status, out, _ = run(capsys, "tiny_decoder", "--chips", "v5e:2x2", *options)
-    assert status == 0
+    out = printed(capsys, "plan", "tiny_decoder", "--chips", "v5e:2x2", *options)
     assert "does not fit" in out
     _, largest = out.split("the largest arrays:")
     assert ".py:" in largest
@@ -62,8 +55,7 @@ def test_what_does_not_fit_is_explained(capsys):
 @pytest.mark.slow
 def test_a_config_whose_own_mesh_is_impossible_is_planned_on_another(capsys):
     options = ("--no-compile", "--model.remat", "RematNames", "--model.remat.offload", "mlp_hidden")
-    status, out, err = run(capsys, "tiny_decoder", "--chips", "v5e:2x4", *options)
-    assert status == 0, err
+    out = printed(capsys, "plan", "tiny_decoder", "--chips", "v5e:2x4", *options)
     assert "the config's mesh is impossible here, so this is the best one: mesh data" in out
     assert "best mesh: --mesh.data" in out
 
@@ -71,55 +63,52 @@ def test_a_config_whose_own_mesh_is_impossible_is_planned_on_another(capsys):
 @pytest.mark.slow
 def test_a_model_that_a_checkpoint_has_is_planned(capsys, tmp_path):
     save_tiny("gpt2", tmp_path / "gpt2")
-    options = ("--no-compile", "--init-from", str(tmp_path / "gpt2"), "--model.remat", "full")
-    status, out, err = run(capsys, "dpo", "--chips", "v5e:2x2", *options)
-    assert status == 0, err
+    options = ("--no-compile", "--init-from", tmp_path / "gpt2", "--model.remat", "full")
+    out = printed(capsys, "plan", "dpo", "--chips", "v5e:2x2", *options)
     assert "remat full; 16 rows of" in out
     assert "note: the reference's log-probabilities are computed before the first step" in out
 
 
 @pytest.mark.slow
 def test_the_smallest_slice_is_found(capsys):
-    status, out, _ = run(capsys, "tiny_decoder", "--chips", "v5e", "--find", "--no-compile")
-    assert status == 0
-    assert "on v5e:1x1" in out
+    options = ("--chips", "v5e", "--find", "--no-compile")
+    assert "on v5e:1x1" in printed(capsys, "plan", "tiny_decoder", *options)
 
 
 @pytest.mark.slow
 def test_without_the_compiler_the_plan_says_how_to_install_it(capsys, monkeypatch):
     monkeypatch.setattr(compiler, "is_installed", lambda: False)
-    status, out, _ = run(capsys, "tiny_decoder", "--chips", "v5e:1x1")
-    assert status == 0
+    out = printed(capsys, "plan", "tiny_decoder", "--chips", "v5e:1x1")
     assert "pip install --no-deps --target libtpu" in out
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("line", "words"),
     [
-        ((), "name an experiment first"),
-        (("tiny_decoder",), "chips"),
-        (("tiny_decoder", "--chips", "v5q:2x2"), "did you mean"),
-        (("tiny_decoder", "--chips", "v5q", "--find"), "must be one of v4, v5e"),
-        (("tiny_decoder", "--chips", "v5e:4x4", "--mesh.tensor", "5"), "16"),
-        (("tiny_decoder", "--chips", "v5e:4x4", "--mesh.data", "64"), "needs 64 devices"),
-        (("tiny_decoder", "--chips", "v5e:4x4*2", "--mesh.fsdp", "32"), "--mesh.data 2"),
-        (("tiny_decoder", "--chips", "v5e:4x4", "--mesh.data", "4"), "uses 4 of the 16 devices"),
+        ("", "name an experiment first"),
+        ("tiny_decoder", "chips"),
+        ("tiny_decoder --chips v5q:2x2", "did you mean"),
+        ("tiny_decoder --chips v5q --find", "must be one of v4, v5e"),
+        ("tiny_decoder --chips v5e:4x4 --mesh.tensor 5", "16"),
+        ("tiny_decoder --chips v5e:4x4 --mesh.data 64", "needs 64 devices"),
+        ("tiny_decoder --chips v5e:4x4*2 --mesh.fsdp 32", "--mesh.data 2"),
+        ("tiny_decoder --chips v5e:4x4 --mesh.data 4", "uses 4 of the 16 devices"),
         (
-            ("tiny_decoder", "--chips=v5e:4x4", "--data.batch-size=3", "--data.sequence-length=63"),
+            "tiny_decoder --chips=v5e:4x4 --data.batch-size=3 --data.sequence-length=63",
             "must be a multiple of",
         ),
-        (("tiny_decoder", "--chips", "tpu", "--find"), "must be one of v4, v5e"),
-        (("tiny_decoder", "--chips", "v5e", "--find", "--mesh.fsdp", "4"), "leave out --mesh"),
-        (("sft", "--chips", "v5e:2x2"), "model = None"),
-        (("sft", "--chips", "v5e:2x2", "--init-from", "./nowhere"), "init_from = './nowhere'"),
-        (("tiny_decoder", "--chips", "v5e:2x2", "--price-per-chip-hour", "-1"), "must be dollars"),
-        (("tiny_decoder", "--chip", "v5e:2x2"), "did you mean --chips"),
-        (("tiny_decodr", "--chips", "v5e:2x2"), "tiny_decoder"),
+        ("tiny_decoder --chips tpu --find", "must be one of v4, v5e"),
+        ("tiny_decoder --chips v5e --find --mesh.fsdp 4", "leave out --mesh"),
+        ("sft --chips v5e:2x2", "model = None"),
+        ("sft --chips v5e:2x2 --init-from ./nowhere", "init_from = './nowhere'"),
+        ("tiny_decoder --chips v5e:2x2 --price-per-chip-hour -1", "must be dollars"),
+        ("tiny_decoder --chip v5e:2x2", "did you mean --chips"),
+        ("tiny_decodr --chips v5e:2x2", "tiny_decoder"),
     ],
 )
-def test_bad_input_is_one_sentence(arguments, words, capsys):
-    status, out, err = run(capsys, *arguments)
-    assert status != 0
+def test_bad_input_is_one_sentence(line, words, capsys):
+    assert status_of("plan", *line.split()) != 0
+    out, err = capsys.readouterr()
     assert words in err
     assert err.count("error: ") == 1
     assert "Traceback" not in err

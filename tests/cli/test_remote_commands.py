@@ -1,11 +1,11 @@
-"""Commands whose tables are in object stores, and options that must be paths of this machine."""
+"""Commands whose tables are in object stores."""
 
 import numpy as np
 import pytest
 from tiny_models import random_parameters
+from typed_commands import printed, refused
 
 from jaxformer.checkpoints.saved_run import write_run
-from jaxformer.cli import main as cli
 from jaxformer.config import Config
 from jaxformer.data import Bytes
 from jaxformer.data.files.tables import read_records
@@ -62,31 +62,15 @@ def test_predictions_go_to_a_store(bucket, classifier, tmp_path, capsys):
         (run, table, f"{bucket}/out/new.jsonl"),
         (classifier, tmp_path / "in.csv", tmp_path / "new.jsonl"),
     ):
-        options = ("--input", str(source), "--output", str(output), "--scores")
-        assert cli.main(["predict", str(folder), *options]) == 0
-        assert f"written to {output}: 2 rows" in capsys.readouterr().out
+        options = ("--input", source, "--output", output, "--scores")
+        said = printed(capsys, "predict", folder, *options)
+        assert f"written to {output}: 2 rows" in said
         found.append([record.values for record in read_records(output)])
     assert found[0] == found[1]
-    options = ("--input", str(table), "--output")
-    assert cli.main(["predict", run, *options, f"{bucket}/out/new.jsonl"]) != 0
-    assert f"--output {bucket}/out/new.jsonl exists" in capsys.readouterr().err
-    assert cli.main(["predict", run, *options, "s3://no-such-bucket/new.jsonl"]) != 0
-    assert "there is no bucket 'no-such-bucket'" in capsys.readouterr().err
-
-
-def test_options_of_this_machine_refuse_urls(bucket, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    for command, name in (
-        (f"lab cost --out {bucket}/cost", "out"),
-        (f"parity --output {bucket}/parity.md", "--output"),
-        (f"predict run --input a --output b --compilation-cache {bucket}", "comp"),
-    ):
-        assert cli.main(command.split()) != 0
-        message = capsys.readouterr().err
-        assert name in message
-        assert f"{bucket}" in message
-        assert "must be a local path" in message
-    assert not list(tmp_path.iterdir())
+    asked, there = ("predict", run, "--input", table, "--output"), f"{bucket}/out/new.jsonl"
+    assert f"--output {there} exists" in refused(capsys, *asked, there)
+    said = refused(capsys, *asked, "s3://no-such-bucket/new.jsonl")
+    assert "there is no bucket 'no-such-bucket'" in said
 
 
 def test_images_and_glue_are_read(bucket, tmp_path):

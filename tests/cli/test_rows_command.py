@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from hf_checkpoints import save_checkpoint
 from PIL import Image
-
-from jaxformer.cli.main import main
-from jaxformer.cli.training.rows import rows
+from typed_commands import printed, refused
 
 pytestmark = pytest.mark.more
 
@@ -30,8 +28,8 @@ def show(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments):
-        assert main(["rows", *arguments, "--json"]) == 0, capsys.readouterr().err
-        return [json.loads(line) for line in capsys.readouterr().out.splitlines() if line[0] == "{"]
+        lines = printed(capsys, "rows", *arguments, "--json").splitlines()
+        return [json.loads(line) for line in lines if line[0] == "{"]
 
     return run
 
@@ -108,14 +106,12 @@ def test_translation_images_and_tags(show, tmp_path):
 def test_a_terminal_has_tables(capsys, corpus, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = ("--data.source", corpus, *SMALL, *SHORT, "-n", "1", "--tokens", "5")
-    rows(["tiny_decoder", *options])
-    out = capsys.readouterr().out
+    out = printed(capsys, "rows", "tiny_decoder", *options)
     assert out.startswith("row 0; training targets are in [[ ]]:\n  <|endoftext|>[[The old")
     assert "... and 43 more (--tokens)" in out
     (line,) = (line.split() for line in out.splitlines() if line.startswith("0 "))
     assert line[1:3] == ["<|endoftext|>", "0"]
-    assert main(["rows", "tiny_decoder", "-n", "0"]) == 2
-    assert "rows = 0: must be" in capsys.readouterr().err
+    assert "rows = 0: must be" in refused(capsys, "rows", "tiny_decoder", "-n", "0")
 
 
 # Tasks of a checkpoint ----------------------------------------------------------------------------

@@ -13,10 +13,10 @@ import pytest
 from ports import free_port
 from saved_folders import save_tiny
 from tiny_models import random_parameters
+from typed_commands import refused
 
 from jaxformer.checkpoints.run_dir import prepared_data
 from jaxformer.checkpoints.saved_run import write_run
-from jaxformer.cli import main as cli
 from jaxformer.config import Config
 from jaxformer.data import Bytes, DataConfig, TextFiles
 from jaxformer.errors import ConfigError, DataError
@@ -279,8 +279,7 @@ def test_a_prompt_without_room_for_an_answer(tmp_path):
     ("options", "words"), [(("--port", "70000"), "--port"), (("--max-tokens", "0"), "--max-tokens")]
 )
 def test_wrong_options(options, words, folder, capsys):
-    assert cli.main(["serve", str(folder), *options]) == 2
-    assert words in capsys.readouterr().err
+    assert words in refused(capsys, "serve", folder, *options)
 
 
 @pytest.mark.parametrize(
@@ -291,11 +290,9 @@ def test_an_address_that_cannot_be_had(host, words, folder, capsys, monkeypatch)
     monkeypatch.setattr("jaxformer.cli.inference.serve.load", None)  # refused before it is read
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert cli.main(["serve", str(folder), "--host", host, "--port", str(port)]) == 2
-    shown = capsys.readouterr()
-    assert words in shown.err
-    assert len(shown.err.splitlines()) == 1
-    assert not shown.out
+        said = refused(capsys, "serve", folder, "--host", host, "--port", port)
+    assert words in said
+    assert len(said.splitlines()) == 1
 
 
 def test_a_port_that_another_process_took_meanwhile():

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from typed_commands import command, refused, status_of
 
-from jaxformer.cli import main as cli
 from jaxformer.config import load_config
 from jaxformer.config.shipped import config_spec, shipped_names
 from jaxformer.training import loop
@@ -33,14 +33,14 @@ def test_every_config_of_the_repository_is_shipped():
 
 @pytest.mark.parametrize("name", ["tiny_decoder", FILE])
 def test_a_config_is_named_or_given_as_a_file(trained, name):
-    assert cli.main(["train", name]) == 0
+    command("train", name)
     assert trained == [(load_config(FILE), Path("runs", "tiny_decoder"), False)]
 
 
 def test_options_and_the_argument_of_a_config(trained, tmp_path):
-    options = ["--train.steps", "7", "--run-dir", str(tmp_path / "run"), "--fresh"]
-    assert cli.main(["train", "tiny_decoder", *options]) == 0
-    assert cli.main(["train", "bert:large"]) == 0
+    options = ["--train.steps", "7", "--run-dir", tmp_path / "run", "--fresh"]
+    command("train", "tiny_decoder", *options)
+    command("train", "bert:large")
     (first, folder, fresh), (second, other, _) = trained
     assert (first.train.steps, folder, fresh) == (7, tmp_path / "run", True)
     assert (second.model.num_layers, other) == (24, Path("runs", "bert-large"))
@@ -51,7 +51,7 @@ def test_a_file_comes_before_a_shipped_config(trained, tmp_path):
     (tmp_path / "gpt2").mkdir()
     assert config_spec("bert") == "bert"
     assert config_spec("gpt2:small").endswith("gpt2.py:small")
-    assert cli.main(["train", "bert"]) == 0
+    command("train", "bert")
     assert trained[0][0] == load_config(FILE)
 
 
@@ -67,12 +67,10 @@ def test_a_file_comes_before_a_shipped_config(trained, tmp_path):
     ],
 )
 def test_a_config_that_does_not_exist(trained, capsys, name, message):
-    assert cli.main(["train", name]) == 2
-    assert message in capsys.readouterr().err
+    assert message in refused(capsys, "train", name)
     assert not trained
 
 
-@pytest.mark.more
 @pytest.mark.slow
 def test_train_py_is_the_same_command(tmp_path):
     def output(*command):
@@ -94,5 +92,5 @@ def test_train_py_is_the_same_command(tmp_path):
 def test_a_scheduler_can_tell_a_stopped_run_from_a_finished_one(monkeypatch, finished, status):
     result = TrainResult(Path("run"), 3, finished=finished)
     monkeypatch.setattr(loop, "train", lambda *_, **__: result)
-    assert cli.main(["train", FILE]) == 0
-    assert cli.main(["train", FILE, "--job.stopped-status", "75"]) == status
+    command("train", FILE)
+    assert status_of("train", FILE, "--job.stopped-status", "75") == status

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import speech_models as speech
 from recordings import Recording
+from typed_commands import command, printed, status_of
 
 from jaxformer.cli.inference.transcribe import Transcribe
-from jaxformer.cli.main import main
 from jaxformer.generation.speech.api import transcribe
 
 soundfile = pytest.importorskip("soundfile")
@@ -26,10 +26,6 @@ def folder(tmp_path_factory):
     return folder
 
 
-def run(*arguments):
-    return main(["transcribe", *map(str, arguments)])
-
-
 def test_the_options_are_those_of_the_function():
     wanted, parameters = Transcribe("DIR", ("a.wav",)), signature(transcribe).parameters
     for name in parameters.keys() & vars(wanted).keys():
@@ -40,8 +36,8 @@ def test_the_options_are_those_of_the_function():
 @pytest.mark.torch
 @pytest.mark.slow
 def test_the_screen_shows_times_and_text(folder, capsys):
-    assert run(folder, folder / "0.wav", folder / "1.wav", *QUICK) == 0
-    lines = capsys.readouterr().out.splitlines()
+    output = printed(capsys, "transcribe", folder, folder / "0.wav", folder / "1.wav", *QUICK)
+    lines = output.splitlines()
     assert lines[0].endswith("0.wav:")
     assert "-->" in lines[1]
 
@@ -52,7 +48,7 @@ def test_the_screen_shows_times_and_text(folder, capsys):
 def test_every_kind_of_file_is_written(folder, tmp_path, ending):
     output = tmp_path / f"talk.{ending}"
     timing = ("--timestamps", "words", "--language", "en")
-    assert run(folder, folder / "0.wav", "--output", output, *timing, *QUICK) == 0
+    command("transcribe", folder, folder / "0.wav", "--output", output, *timing, *QUICK)
     text = output.read_text()
     if ending == "json":
         assert json.loads(text)["segments"][0]["words"]
@@ -63,9 +59,10 @@ def test_every_kind_of_file_is_written(folder, tmp_path, ending):
 @pytest.mark.torch
 def test_several_files_are_lines_of_one(folder, tmp_path):
     output = tmp_path / "talks.jsonl"
-    assert run(folder, folder / "0.wav", folder / "1.wav", "--output", output, *QUICK) == 0
+    sounds = [folder / "0.wav", folder / "1.wav"]
+    command("transcribe", folder, *sounds, "--output", output, *QUICK)
     rows = [json.loads(line) for line in output.read_text().splitlines()]
-    assert [row["file"] for row in rows] == [str(folder / "0.wav"), str(folder / "1.wav")]
+    assert [row["file"] for row in rows] == [str(sound) for sound in sounds]
 
 
 @pytest.mark.torch
@@ -73,7 +70,8 @@ def test_a_sound_that_breaks_off_costs_none_before_it(folder, tmp_path, capsys):
     broken, output = tmp_path / "broken.wav", tmp_path / "talks.jsonl"
     wave = np.where(np.arange(400) == 100, np.nan, 0.1)
     soundfile.write(broken, wave, speech.RATE, subtype="FLOAT")
-    assert run(folder, folder / "0.wav", broken, "--output", output, *QUICK) != 0
+    asked = (folder, folder / "0.wav", broken, "--output", output, *QUICK)
+    assert status_of("transcribe", *asked) != 0
     assert "broken.wav" in capsys.readouterr().err
     assert json.loads(output.read_text())["file"] == str(folder / "0.wav")
 
@@ -94,25 +92,25 @@ def test_a_sound_that_breaks_off_costs_none_before_it(folder, tmp_path, capsys):
 def test_what_cannot_be_is_one_sentence(folder, tmp_path, monkeypatch, capsys, arguments, named):
     monkeypatch.chdir(tmp_path)
     there = {path.name: path for path in folder.iterdir()}
-    assert run(folder, *(there.get(each, each) for each in arguments)) != 0
+    assert status_of("transcribe", folder, *(there.get(each, each) for each in arguments)) != 0
     error = capsys.readouterr().err
     assert named in error
     assert "Traceback" not in error
 
 
 @pytest.mark.parametrize(
-    ("command", "named"),
+    ("words", "named"),
     [
         (("generate", "--prompt", "hello"), "jaxformer transcribe"),
         (("predict", "--task", "embeddings", "--output", "b.csv", "--input"), "jaxformer.forward"),
     ],
 )
-def test_a_command_for_texts_says_what_reads_sound(folder, tmp_path, capsys, command, named):
+def test_a_command_for_texts_says_what_reads_sound(folder, tmp_path, capsys, words, named):
     table = tmp_path / "a.csv"
     table.write_text("text\nhello\n")
-    name, *options = command
-    options += [str(table)] * (name == "predict")
-    assert main([name, str(folder), *options]) != 0
+    name, *options = words
+    options += [table] * (name == "predict")
+    assert status_of(name, folder, *options) != 0
     error = capsys.readouterr().err
     assert "reads sound" in error
     assert named in error

@@ -31,8 +31,11 @@ from jaxformer.models import (
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = sorted((ROOT / "configs").glob("*.py"))
-MODEL = DecoderConfig(vocab_size=5000, num_layers=2, model_dim=32, num_heads=4, mlp_dim=64)
-CONFIG = Config(model=MODEL)
+SIZES = {"num_layers": 2, "model_dim": 32, "num_heads": 4, "mlp_dim": 64}
+TEXT, IMAGE = SIZES | {"vocab_size": 5000}, {"image_size": (8, 8), "patch_size": (2, 2)}
+MODEL, ENCODER, BOTH = DecoderConfig(**TEXT), EncoderConfig(**TEXT), EncoderDecoderConfig(**TEXT)
+VISION = VisionConfig(**SIZES, **IMAGE, channels=1, position=Learned(17))
+CONFIG, PAIR = Config(MODEL), Config(BOTH, DataConfig(objective=SpanCorruption()))
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
@@ -51,25 +54,15 @@ def test_what_parts_demand_of_each_other_is_checked():
     validate(replace(CONFIG, mesh=MeshConfig(tensor=2), model=replace(MODEL, num_kv_heads=1)), 2)
     with pytest.raises(ConfigError, match=r"batch_size = 16.*1 x 32 = 32"):
         validate(replace(CONFIG, mesh=MeshConfig(data=32)), 32)
-    grouped, uneven = replace(MODEL, num_kv_heads=2), replace(MODEL, mlp_dim=66)
-    for model, text in ((grouped, "num_kv_heads = 2"), (uneven, "mlp_dim = 66")):
-        with pytest.raises(ConfigError, match=f"{text} is not divisible"):
-            validate(replace(CONFIG, mesh=MeshConfig(tensor=4), model=model), 4)
-
-
-def test_the_encoder_of_a_pair_must_fit_the_mesh_as_well():
-    both = EncoderDecoderConfig(**TEXT)
-    for name, size in (("encoder_heads", 2), ("encoder_mlp_dim", 66)):
-        changed = replace(CONFIG, model=replace(both, **{name: size}), mesh=MeshConfig(tensor=4))
-        changed = replace(changed, data=replace(CONFIG.data, objective=SpanCorruption()))
+    for config, name, size in (
+        (CONFIG, "num_kv_heads", 2),
+        (CONFIG, "mlp_dim", 66),
+        (PAIR, "encoder_heads", 2),
+        (PAIR, "encoder_mlp_dim", 66),
+    ):
+        model = replace(config.model, **{name: size})
         with pytest.raises(ConfigError, match=f"model.{name} = {size} is not divisible"):
-            validate(changed, 4)
-
-
-SIZES = {"num_layers": 2, "model_dim": 32, "num_heads": 4, "mlp_dim": 64}
-TEXT, IMAGE = SIZES | {"vocab_size": 5000}, {"image_size": (8, 8), "patch_size": (2, 2)}
-ENCODER, BOTH = EncoderConfig(**TEXT), EncoderDecoderConfig(**TEXT)
-VISION = VisionConfig(**SIZES, **IMAGE, channels=1, position=Learned(17))
+            validate(replace(config, mesh=MeshConfig(tensor=4), model=model), 4)
 
 
 @pytest.mark.parametrize(

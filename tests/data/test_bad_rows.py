@@ -277,18 +277,15 @@ def _choices(folder):
 
 
 def _questions(folder):
-    def row(number):
-        answers = {"text": ["old"], "answer_start": [8]}
-        return {"context": f"Rome is old. {number}", "question": "What?", "answers": answers}
-
-    return _table(folder, row, answers={"text": ["old"], "answer_start": [7]})
+    asked = {"question": "What?", "answers": {"text": ["old"], "answer_start": [8]}}
+    wrong = {"text": ["old"], "answer_start": [7]}
+    return _table(folder, lambda n: asked | {"context": f"Rome is old. {n}"}, answers=wrong)
 
 
 def _tags(folder):
-    def row(number):
-        return {"tokens": ["a", f"{number}"], "ner_tags": ["O", "B"]}
-
-    return TaggedText(train=TagTable(_table(folder, row, ner_tags=["O"])))
+    tags = {"ner_tags": ["O", "B"]}
+    rows = _table(folder, lambda n: tags | {"tokens": ["a", f"{n}"]}, ner_tags=["O"])
+    return TaggedText(train=TagTable(rows))
 
 
 def _columns(folder):
@@ -312,10 +309,10 @@ def _parallel(folder, bad=b"\xff"):
 
 
 def _summary(folder, bad=""):
-    def row(number):
-        return {"article": f"long {number}", "highlights": "short"}
-
-    return SummaryText(train=_table(folder, row, highlights=bad))
+    short = {"highlights": "short"}
+    return SummaryText(
+        train=_table(folder, lambda n: short | {"article": f"long {n}"}, highlights=bad)
+    )
 
 
 def _number(folder):

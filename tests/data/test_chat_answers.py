@@ -121,7 +121,6 @@ def test_every_answer_of_every_published_template_is_learned(name):
                 assert not any(str(message["content"]) in text for text in own), kind
 
 
-@pytest.mark.more
 @pytest.mark.quick("qwen3")
 @pytest.mark.parametrize("name", WITH_TWIN)
 def test_masks_are_those_of_trls_variant(name):

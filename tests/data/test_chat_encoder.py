@@ -269,7 +269,6 @@ def test_a_template_that_rewrites_a_spelled_token_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-@pytest.mark.more
 @pytest.mark.quick("gpt2")
 def test_a_prompt_and_its_completion_have_the_tokens_of_a_text(tmp_path, kind):
     from transformers import AutoTokenizer

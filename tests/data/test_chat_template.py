@@ -179,16 +179,20 @@ def test_a_template_that_refuses_says_why(tmp_path, template, words):
     assert words in str(error.value)
 
 
+TIME, MEMORY = "longer than 2 seconds", "needs more than 128 MB of memory"
 # What takes all the time or memory there is, as it compiles or as it renders.
 BOMBS = {
-    "loops": ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", 2),
-    "power": ("{{ (messages | length + 1) ** (10 ** 9) }}", None),
-    "product": ("{{ 'a' * (10 ** 9) }}", 128),
+    "loops": (
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        TIME,
+    ),
+    "power": ("{{ (messages | length + 1) ** (10 ** 9) }}", f"({TIME}|{MEMORY})"),
+    "product": ("{{ 'a' * (10 ** 9) }}", MEMORY),
     "text": ("{{ messages[0].content * (10 ** 6) }}", "more than 10,000,000 characters"),
     "doubling": (
         "{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}"
         "{% endfor %}",
-        128,
+        MEMORY,
     ),
     "parentheses": ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "nested too deeply"),
     "macro": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "nested too deeply"),
@@ -198,20 +202,14 @@ BOMBS = {
     ),
     "file": ("a" * 10**6 + "a", "at most 1,000,000"),
 }
-REASONS = {
-    2: "longer than 2 seconds",
-    128: "it needs more than 128 MB of memory",
-    None: "it (takes longer than 2 seconds|needs more than 128 MB)",
-}
 
 
 @pytest.mark.more
 @pytest.mark.parametrize("name", BOMBS)
 @pytest.mark.quick("loops", "doubling", "macro", "text", "file")
 def test_a_template_without_end_is_stopped(tmp_path, name):
-    template, reason = BOMBS[name]
+    template, words = BOMBS[name]
     save(tmp_path, template)
-    words = REASONS.get(reason, reason)
     with pytest.raises(DataError, match=rf"chat_template\.jinja: .*{words}"):
         read_chat_template(tmp_path).render(CHATS[0])
 

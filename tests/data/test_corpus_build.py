@@ -2,8 +2,6 @@
 
 import dataclasses
 import hashlib
-import json
-import logging
 import os
 import shutil
 import signal
@@ -39,6 +37,7 @@ from jaxformer.errors import DataError
 from jaxformer.io import scratch
 
 SHARDS = CorpusOptions(shard_bytes=6_000, num_proc=1)
+LARGE = CorpusOptions(shard_bytes=100_000)
 
 
 def write(path, count=400):
@@ -51,26 +50,16 @@ def source(tmp_path):
     return write(tmp_path / "corpus.jsonl")
 
 
+def build(source, folder, options=None, fraction=0.1):
+    """The corpus of a source in bytes."""
+    return load_or_build(Split(source, fraction, seed=0), Bytes(), folder, options=options)
+
+
 def files(folder):
     """The contents of all files of the corpus in a folder, without hidden ones."""
     (home,) = Path(folder).glob("corpus-*")
     found = (path for path in home.rglob("*") if path.is_file())
     return {str(path.relative_to(home)): path.read_bytes() for path in found}
-
-
-def test_shards_hold_every_document_once_and_in_order(source, tmp_path):
-    split = Split(source, 0.1, seed=0)
-    corpus = load_or_build(split, Bytes(), tmp_path / "run", options=SHARDS)
-    assert len(corpus.train.shards) > 3
-    for tokens, side in ((corpus.train, False), (corpus.validation, True)):
-        expected = [document.text for document, held in split if held is side]
-        assert documents(tokens, corpus.tokenizer) == expected
-        assert tokens.num_documents == len(expected)
-        assert tokens.num_bytes == sum(len(text.encode()) for text in expected)
-        assert tokens.num_targets == tokens.num_bytes + len(expected)
-    record = json.loads(files(tmp_path / "run")["corpus.json"])
-    assert record["shards"] == len(corpus.train.shards)
-    assert record["train"]["documents"] == corpus.train.num_documents
 
 
 def test_one_shard_has_the_files_of_earlier_versions(tmp_path):
@@ -152,17 +141,14 @@ def test_a_killed_build_goes_on_after_its_last_whole_shard(tmp_path, num_proc, k
         killed(source, run, 3 * kill, num_proc)
     before = shards_in(run)
     stamps = {name: os.stat(next(run.glob(f".corpus-*/{name}"))).st_mtime_ns for name in before}
-    options = CorpusOptions(shard_bytes=100_000)
-    split = Split(source, 0.1, seed=0)
-    load_or_build(split, Bytes(), run, options=options)
+    build(source, run, LARGE)
     for name, stamp in stamps.items():
         assert os.stat(next(run.glob(f"corpus-*/{name}"))).st_mtime_ns == stamp, "tokenised again"
-    load_or_build(split, Bytes(), tmp_path / "whole", options=options)
+    build(source, tmp_path / "whole", LARGE)
     assert files(run) == files(tmp_path / "whole")
     assert len(list(run.iterdir())) == 2, "nothing is left over"
 
 
-@pytest.mark.more
 @pytest.mark.slow
 def test_a_process_waits_for_another_and_takes_over(tmp_path):
     source, run = write(tmp_path / "corpus.jsonl", 20_000), tmp_path / "run"
@@ -180,8 +166,7 @@ def test_a_process_waits_for_another_and_takes_over(tmp_path):
     first.communicate()
     _, errors = second.communicate(timeout=60)
     assert second.returncode == 0, errors
-    options = CorpusOptions(shard_bytes=100_000)
-    load_or_build(Split(source, 0.1, seed=0), Bytes(), tmp_path / "whole", options=options)
+    build(source, tmp_path / "whole", LARGE)
     assert files(run) == files(tmp_path / "whole")
 
 
@@ -195,8 +180,7 @@ def test_a_process_waits_for_another_and_takes_over(tmp_path):
     ],
 )
 def test_only_a_damaged_or_lost_shard_is_tokenised_again(source, tmp_path, caplog, name, words):
-    split = Split(source, 0.1, seed=0)
-    load_or_build(split, Bytes(), tmp_path / "run", options=SHARDS)
+    build(source, tmp_path / "run", SHARDS)
     whole = files(tmp_path / "run")
     (damaged,) = tmp_path.glob(f"run/corpus-*/{name}")
     if damaged.is_dir():
@@ -204,8 +188,7 @@ def test_only_a_damaged_or_lost_shard_is_tokenised_again(source, tmp_path, caplo
     else:
         damaged.write_bytes(damaged.read_bytes()[:-9] + b"123456789")
     kept = next(tmp_path.glob("run/corpus-*/shard-00001/train.tokens.npy")).stat()
-    with caplog.at_level(logging.WARNING):
-        load_or_build(split, Bytes(), tmp_path / "run", options=SHARDS)
+    build(source, tmp_path / "run", SHARDS)
     assert words in caplog.text
     assert "tokenising" in caplog.text
     assert files(tmp_path / "run") == whole
@@ -218,21 +201,20 @@ def test_what_a_killed_build_of_other_documents_left_is_removed(tmp_path):
     source, run = write(tmp_path / "corpus.jsonl", 20_000), tmp_path / "run"
     killed(source, run, 2)
     write(tmp_path / "corpus.jsonl", 50)
-    load_or_build(Split(source, 0.1, seed=0), Bytes(), run)
+    build(source, run)
     assert {path.name[:7] for path in run.iterdir()} == {"corpus-", "tokeniz"}
 
 
 def test_a_large_corpus_of_one_shard_stays_one(source, tmp_path, caplog, monkeypatch):
     # Earlier versions had no shards; the rows of a run that they started keep their order.
-    split = Split(source, 0.1, seed=0)
-    load_or_build(split, Bytes(), tmp_path / "run")
+    build(source, tmp_path / "run")
     whole = files(tmp_path / "run")
     (home,) = (tmp_path / "run").glob("corpus-*")
     (home / "train.tokens.npy").write_bytes(b"damaged")
     small = CorpusOptions(shard_bytes=6_000)
-    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+    with monkeypatch.context() as patch:
         patch.setattr(CorpusOptions, "shard_bytes", 6_000)
-        load_or_build(split, Bytes(), tmp_path / "run", options=small)
+        build(source, tmp_path / "run", small)
     assert "train.tokens.npy is damaged" in caplog.text
     assert files(tmp_path / "run") == whole
 
@@ -244,27 +226,25 @@ def test_documents_that_changed_unnoticed_are_refused(tmp_path, monkeypatch):
     unchanged, content = source.fingerprint(), Path(source.path).read_text()
     monkeypatch.setattr(JsonLines, "fingerprint", lambda self: unchanged)
     Path(source.path).write_text(content.replace('"}\n{"text": "', " " * 13, 1))
-    options = CorpusOptions(shard_bytes=100_000)
     with pytest.raises(DataError, match=r"holds tokens of other documents.*delete the folder"):
-        load_or_build(Split(source, 0.1, seed=0), Bytes(), run, options=options)
+        build(source, run, LARGE)
 
 
 def test_runs_share_their_tokens_in_a_cache(source, tmp_path, monkeypatch):
-    split = Split(source, 0.1, seed=0)
     options = CorpusOptions(cache_dir=str(tmp_path / "cache"))
-    one = load_or_build(split, Bytes(), tmp_path / "one", options=options)
+    one = build(source, tmp_path / "one", options)
     monkeypatch.setattr(JsonLines, "documents", None)
-    other = load_or_build(split, Bytes(), tmp_path / "other", options=options)
+    other = build(source, tmp_path / "other", options)
     np.testing.assert_array_equal(one.train.tokens, other.train.tokens)
     homes = [next((tmp_path / run).glob("corpus-*")) for run in ("cache", "one", "other")]
     assert len({home.resolve() for home in homes}) == 1
     assert corpus_module.load_corpus(tmp_path / "other").train.num_documents > 0
     # Without the option the link is followed; with it, a run's own tokens are used.
-    load_or_build(split, Bytes(), tmp_path / "other")
+    build(source, tmp_path / "other")
     assert homes[2].is_symlink()
     homes[2].unlink()
     homes[0].rename(homes[2])
-    load_or_build(split, Bytes(), tmp_path / "other", options=options)
+    build(source, tmp_path / "other", options)
     assert not homes[2].is_symlink()
     assert not homes[0].exists()
 
@@ -279,38 +259,36 @@ def test_folders_that_look_alike_do_not_share_their_tokens(tmp_path, monkeypatch
         (tmp_path / name).mkdir()
         (tmp_path / name / "text.txt").write_text(text)
         os.utime(tmp_path / name / "text.txt", ns=(10**18, 10**18))
-        split = Split(Files(str(tmp_path / name)), 0, seed=0)
-        corpus = load_or_build(split, Bytes(), tmp_path / f"run_{name}", options=options)
+        corpus = build(Files(str(tmp_path / name)), tmp_path / f"run_{name}", options, fraction=0)
         (train,) = documents(corpus.train, corpus.tokenizer)
         assert len(train) > 9
         assert text.startswith(train)
 
 
 def test_a_file_that_was_touched_or_moved_is_not_tokenised_again(source, tmp_path, monkeypatch):
-    load_or_build(Split(source, 0.1, seed=0), Bytes(), tmp_path / "run")
+    build(source, tmp_path / "run")
     moved = tmp_path / "elsewhere" / "corpus.jsonl"
     moved.parent.mkdir()
     shutil.copyfile(source.path, moved)
     os.utime(source.path, ns=(1, 1))
     monkeypatch.setattr(JsonLines, "documents", None)
     for path in (source.path, str(moved)):
-        load_or_build(Split(JsonLines(path), 0.1, seed=0), Bytes(), tmp_path / "run")
+        build(JsonLines(path), tmp_path / "run")
 
 
 def test_tokens_of_an_earlier_version_are_found_by_the_time_of_their_files(
     source, tmp_path, caplog, monkeypatch
 ):
-    split = Split(source, 0.1, seed=0)
     with monkeypatch.context() as patch:
         patch.setattr(JsonLines, "fingerprint", JsonLines.former_fingerprint)
-        load_or_build(split, Bytes(), tmp_path / "run", options=SHARDS)
+        build(source, tmp_path / "run", SHARDS)
     (home,) = (tmp_path / "run").glob("corpus-*")
-    load_or_build(split, Bytes(), tmp_path / "run", options=SHARDS)
+    build(source, tmp_path / "run", SHARDS)
     assert [*(tmp_path / "run").glob("corpus-*")] == [home]
     assert not caplog.records
     # Its time tells no more which documents it was made of; the tokens are the same.
     os.utime(source.path, ns=(1, 1))
-    load_or_build(split, Bytes(), tmp_path / "run", options=SHARDS)
+    build(source, tmp_path / "run", SHARDS)
     assert "again" in caplog.text
     assert "order" not in caplog.text
 
@@ -320,7 +298,7 @@ def test_text_that_was_edited_under_the_same_size_and_time_is_tokenised_again(tm
     for text in ("one two three", "one TWO three"):
         path.write_text(text)
         os.utime(path, ns=(1, 1))
-        corpus = load_or_build(Split(Files(str(path)), 0, seed=0), Bytes(), tmp_path / "run")
+        corpus = build(Files(str(path)), tmp_path / "run", fraction=0)
         (train,) = documents(corpus.train, corpus.tokenizer)
         assert len(train) > 9
         assert text.startswith(train)
@@ -393,6 +371,6 @@ def test_progress_has_documents_tokens_speed_and_time(monkeypatch, is_terminal):
 
 
 def test_no_progress_is_shown_of_a_small_corpus(source, tmp_path, capsys):
-    load_or_build(Split(source, 0.1, seed=0), Bytes(), tmp_path / "run")
+    build(source, tmp_path / "run")
     captured = capsys.readouterr()
     assert captured.out + captured.err == ""

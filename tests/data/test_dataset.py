@@ -3,33 +3,18 @@
 import grain
 import numpy as np
 import pytest
+from corpora import Numbers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.data import Dataset, ExampleSource
-
-
-class Numbers(ExampleSource):
-    """Rows that hold their number."""
-
-    def __init__(self, count):
-        self.count = count
-
-    def __len__(self):
-        return self.count
-
-    def read(self, index, rng):
-        return {"index": np.int32(index)}
-
-    def blank(self):
-        return {"index": np.int32(-1)}
+from jaxformer.data import Dataset
 
 
 def order(count, seed, epochs, batch_size=1):
     """`[epochs, count]`: the rows that training reads, batch by batch."""
-    dataset = Dataset(Numbers(count), batch_size, seed, grain.ReadOptions())
+    dataset = Dataset(Numbers(0, count), batch_size, seed, grain.ReadOptions())
     steps = -(-epochs * count // batch_size)
-    indices = [index for step in range(steps) for index in dataset.batch(step)["index"]]
+    indices = [index for step in range(steps) for _, index in dataset.batch(step)["row"]]
     return np.array(indices[: epochs * count]).reshape(epochs, count)
 
 

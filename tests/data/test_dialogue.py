@@ -66,7 +66,6 @@ def test_prompts_are_those_of_transformers(tmp_path, messages, tools):
     np.testing.assert_array_equal(dialogue.prompt(messages, tools), expected["input_ids"])
 
 
-@pytest.mark.more
 def test_a_schema_alone_is_put_where_templates_look_for_it(tmp_path):
     _, dialogue = saved(tmp_path)
     alone = [TOOLS[0]["function"]]
@@ -148,7 +147,6 @@ def test_calls_have_numbers_and_special_tokens_are_not_in_texts(tmp_path):
     assert f"So.\n{call}\n{call}<|im_end|>" in shown
 
 
-@pytest.mark.more
 def test_special_tokens_that_open_calls_count(tmp_path):
     template = (
         "{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}{% elif m.tool_calls "
@@ -189,7 +187,6 @@ def test_a_response_template_reads_answers_as_in_transformers(tmp_path, text, to
     assert found == {"content": ""} | expected
 
 
-@pytest.mark.more
 def test_an_answer_that_does_not_fit_stays_text(tmp_path, caplog):
     pytest.importorskip("transformers.utils.chat_parsing")
     fields = RESPONSES["fields"] | {

@@ -7,7 +7,7 @@ from collections import Counter
 import grain
 import numpy as np
 import pytest
-from corpora import write_texts
+from corpora import Numbers, write_texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +17,6 @@ from jaxformer.data import (
     ConcatenatedExamples,
     DataConfig,
     Dataset,
-    ExampleSource,
     Joined,
     JsonLines,
     MixedExamples,
@@ -28,23 +27,6 @@ from jaxformer.data import (
 )
 from jaxformer.errors import ConfigError
 from jaxformer.io.serialization import from_json, to_json
-
-
-class Numbers(ExampleSource):
-    """Rows that hold the number of their source, and their own."""
-
-    def __init__(self, source, count, key="row"):
-        self.source, self.count, self.key = source, count, key
-
-    def __len__(self):
-        return self.count
-
-    def read(self, index, rng):
-        return {self.key: np.array([self.source, index])}
-
-    def blank(self):
-        return {self.key: np.array([-1, -1])}
-
 
 SIZES = st.lists(st.integers(10, 60), min_size=2, max_size=6)
 WEIGHTS = st.lists(st.floats(1e-3, 1e3), min_size=6, max_size=6)

@@ -5,6 +5,7 @@ import pytest
 
 from jaxformer.data import Bytes, TrainTokenizer
 from jaxformer.data.tasks import LocalePairs, ParallelText
+from jaxformer.data.tasks.parallel_text import read_parallel
 from jaxformer.errors import ConfigError, DataError
 
 
@@ -66,15 +67,29 @@ def test_files_for_validation(config, tmp_path):
     assert batch["weights"].sum(1).tolist() == [2, 2, 0, 0]
 
 
+def test_lines_of_two_files_are_pairs(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_text("one\n\u2028two\n\n")
+    target.write_text("eins\nzwei\ndrei")
+    pairs = [("one", "eins"), ("\u2028two", "zwei"), ("", "drei")]
+    assert [pair.texts for pair in read_parallel(source, target)] == pairs
+    target.write_text("eins\n")
+    with pytest.raises(DataError, match=r"source has 3 lines and .*target has 1"):
+        read_parallel(source, target)
+
+
 def test_one_file_alone_is_refused(config):
     with pytest.raises(ConfigError, match="target=None: give both files or neither"):
         dataclasses.replace(config, target=None)
 
 
-def test_an_empty_file_is_refused(config, tmp_path):
-    (tmp_path / "empty").write_text("")
+@pytest.mark.parametrize(
+    ("text", "message"), [("", "has no rows"), ("\n" * 9, "no line of .* has text in both")]
+)
+def test_files_without_text_are_refused(config, tmp_path, text, message):
+    (tmp_path / "empty").write_text(text)
     files = {"source": str(tmp_path / "empty"), "target": str(tmp_path / "empty")}
-    with pytest.raises(DataError, match="has no rows"):
+    with pytest.raises(DataError, match=message):
         dataclasses.replace(config, **files).prepare(tmp_path / "run")
 
 

@@ -9,7 +9,6 @@ import pytest
 from jaxformer.data.files.record import EmbeddedFile
 from jaxformer.data.sound import SampleReader, SoundStream, read_sound
 from jaxformer.errors import DataError
-from jaxformer.io.notices import warn_once
 
 soundfile = pytest.importorskip("soundfile")
 
@@ -44,7 +43,6 @@ def test_channels_are_averaged(tmp_path):
 
 @pytest.mark.parametrize("rate", [8_000, 22_050, 44_100])
 def test_another_rate_is_resampled_and_said(tmp_path, rate, caplog):
-    warn_once.cache_clear()
     soundfile.write(tmp_path / "a.wav", tone(rate), rate, subtype="FLOAT")
     found = read_sound(tmp_path / "a.wav", 16_000)
     assert len(found) == 8_000

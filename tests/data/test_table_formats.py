@@ -1,7 +1,10 @@
 """The formats of tables: each gives the same rows, and each damage one sentence."""
 
+import csv
 import json
+import os
 import random
+import sys
 
 import pyarrow
 import pytest
@@ -14,6 +17,7 @@ from jaxformer.data.files.json_rows import _CHUNK
 from jaxformer.data.files.tables import read_records
 from jaxformer.data.tasks import TagTable
 from jaxformer.errors import DataError
+from jaxformer.extras import MissingExtra
 
 ROWS = [
     {"text": 'one, "two"', "label": "a"},
@@ -59,11 +63,25 @@ def test_arrow_formats_give_the_same_rows(tmp_path, name):
         next(read_records(path, columns=["x"])).value("x")
 
 
-@given(st.lists(st.dictionaries(st.text(), st.text() | st.integers()), max_size=9), st.booleans())
-def test_a_json_list_gives_back_what_was_written(tmp_path_factory, rows, indented):
-    path = tmp_path_factory.mktemp("json") / "rows.json"
-    path.write_text(json.dumps(rows, indent=2 if indented else None))
-    assert values(path) == rows
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), min_size=1)
+
+
+@given(st.lists(st.tuples(texts, texts), min_size=1, max_size=5))
+def test_csv_gives_back_what_was_written(tmp_path_factory, rows):
+    file = tmp_path_factory.mktemp("csv") / "rows.csv"
+    with file.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerows([("text", "label"), *rows])
+    assert [tuple(row.values()) for row in values(file)] == rows
+
+
+@given(st.lists(st.dictionaries(st.text(), st.text() | st.integers()), max_size=9))
+def test_json_gives_back_what_was_written(tmp_path_factory, rows):
+    folder = tmp_path_factory.mktemp("json")
+    assert values(write_rows(folder / "rows.jsonl", rows)) == rows
+    for indent in (None, 2):
+        (folder / "rows.json").write_text(json.dumps(rows, indent=indent))
+        assert values(folder / "rows.json") == rows
 
 
 def test_a_json_list_may_be_longer_than_what_is_read_at_once(tmp_path):
@@ -71,24 +89,6 @@ def test_a_json_list_may_be_longer_than_what_is_read_at_once(tmp_path):
     rows = [{"text": "é" * size, "tail": [{"n": size}]} for size in sizes] * 3
     (tmp_path / "a.json").write_text(json.dumps(rows, ensure_ascii=False), encoding="utf-8")
     assert values(tmp_path / "a.json") == rows
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('[{"a": 1}, 2]', "row 2: expected a JSON object, found a number"),
-        ('[{"a": 1} {"a": 2}]', "row 1: not valid JSON: Expecting ','"),
-        ('[{"a": 1}, {"a": x}]', "row 2: not valid JSON: Expecting value"),
-        ('[{"a": 1}, {"a": "x', "row 2: not valid JSON: Unterminated string"),
-        ('[{"a": 1}', "row 1: not valid JSON: Expecting ','"),
-        ('[{"a": 1}] [', "'\\[' after the end of the list"),
-        ('{\n"a": 1\n}', "a.json:1: not valid JSON: .*; a .json table is a list of objects, or"),
-    ],
-)
-def test_a_broken_json_list_is_named_with_its_row(tmp_path, text, message):
-    (tmp_path / "a.json").write_text(text)
-    with pytest.raises(DataError, match=message):
-        values(tmp_path / "a.json")
 
 
 def test_what_is_wrong_with_a_large_json_list_is_found_before_all_of_it_is_read(tmp_path):
@@ -134,6 +134,86 @@ def test_what_is_not_utf8_in_an_arrow_column_is_named_with_its_row(tmp_path):
     parquet.write_table(pyarrow.table({"text": column}), path)
     with pytest.raises(DataError, match=r"a\.parquet, row 2: not UTF-8"):
         values(path)
+
+
+# Mistakes -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.tsv", b"a\tb\none\t1\ntwo\n", r"a\.tsv:3: 1 fields where .* has 2: two"),
+        ("a.tsv", b"a\n\xff\n", r"a\.tsv:2: not UTF-8 \(invalid start byte\): convert"),
+        ("a.csv", b'a,b\n"one,1\n', r"a\.csv:\d: not valid CSV"),
+        ("a.jsonl", b'{"a": "x"}\n{"a"\n', r"a\.jsonl:2: not valid JSON"),
+        ("a.jsonl", b'["a"]', r"a\.jsonl:1: expected a JSON object, found a list"),
+        ("a.jsonl", b"null", r"a\.jsonl:1: expected a JSON object, found null"),
+        ("a.tsv", b"b\tc\nx\t1\n", r"a\.tsv:2: no column 'a'; the columns are: 'b', 'c'"),
+        ("a.jsonl", b"{}", r"a\.jsonl:1: no column 'a'; the columns are: none"),
+        ("a.jsonl", b'{"a": null}', r"a\.jsonl:1: column 'a' holds None, not a text"),
+        ("a.xyz", b"", r"ending '\.xyz'"),
+        ("a.jsonl", b'{"a": "x"}\n\n' + b"[" * 9999, r"a\.jsonl:3: .* nested too deeply"),
+        ("a.jsonl", b'{"a": %s}' % (b"9" * 5000), r"a\.jsonl:1: .* too many digits"),
+        ("a.jsonl", b'{"a": "x"}\r\n{"a": "\xff"}\r\n', r"a\.jsonl:2: not UTF-8"),
+        ("a.jsonl", b'{"a": "x"}\n{"a": "\\ud800"}', r"a\.jsonl:2: .*'a' .* surrogate pair"),
+        (
+            "a.jsonl",
+            b'{"a": ["' + b"x" * 9999 + b'"]}',
+            r"a\.jsonl:1: column 'a' holds .{0,60}, ",
+        ),
+        ("a.tsv", b"a\tb\ta\nx\ty\tz\n", r"a\.tsv:1: two columns are called 'a'"),
+        ("a.tsv", b"a\nx\n" + bytes(512) + b"\n", r"a\.tsv:3: not text: it contains a run of null"),
+        ("a.tsv", "a\nx\n".encode("utf-16"), r"a\.tsv:1: not UTF-8"),
+        ("a.csv", b'a\n"x\ny"\n"z\nz"z\n', r"a\.csv:4: not valid CSV"),
+        ("a.csv", b'a\n"x\n\ny"\n"z\n\n\n', r"a\.csv:5: not valid CSV: unexpected end"),
+        ("a.csv", b'a\n"x\n\ny"\n\n"z","w"\n', r"a\.csv:6: 2 fields"),
+        ("a.json", b'[{"a": "x"}, 2]', "row 2: expected a JSON object, found a number"),
+        ("a.json", b'[{"a": "x"} {"a": "y"}]', "row 1: not valid JSON: Expecting ','"),
+        ("a.json", b'[{"a": "x"}, {"a": y}]', "row 2: not valid JSON: Expecting value"),
+        ("a.json", b'[{"a": "x"}, {"a": "y', "row 2: not valid JSON: Unterminated string"),
+        ("a.json", b'[{"a": "x"}', "row 1: not valid JSON: Expecting ','"),
+        ("a.json", b'[{"a": "x"}] [', r"'\[' after the end of the list"),
+        ("a.json", b'{\n"a": "x"\n}', r"a\.json:1: .*; a \.json table is a list of objects, or"),
+        ("a.parquet", b"PAR1" + bytes(100) + b"PAR1", r"a\.parquet: not a Parquet file"),
+        ("a.parquet", b"", r"a\.parquet: not a Parquet file"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        [record.text("a") for record in read_records(tmp_path / name)]
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl", "a.parquet"])
+def test_nothing_pipes_and_folders_are_not_tables(tmp_path, name):
+    with pytest.raises(DataError, match=rf"{name} does not exist"):
+        list(read_records(tmp_path / name))
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(DataError, match=rf"{name} is a pipe or a device"):
+        list(read_records(tmp_path / name))
+    (tmp_path / name).unlink()
+    (tmp_path / name).mkdir()
+    with pytest.raises(DataError, match=rf"{name} is a folder"):
+        list(read_records(tmp_path / name))
+
+
+@given(st.binary(max_size=300), st.sampled_from(["csv", "json", "jsonl", "parquet", "tsv", "txt"]))
+def test_any_bytes_are_a_table_or_one_error(tmp_path_factory, content, ending):
+    path = tmp_path_factory.mktemp("any") / f"a.{ending}"
+    path.write_bytes(content)
+    try:
+        records = list(read_records(path))
+    except DataError as error:
+        assert str(error).startswith(str(path))  # noqa: PT017
+        return
+    for record in records:
+        assert record.where.startswith(str(path))
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(MissingExtra, match=r"pyarrow: pip install 'jaxformer\[train\]'"):
+        list(read_records(tmp_path / "x.parquet"))
 
 
 # Folders and globs -------------------------------------------------------------------------------

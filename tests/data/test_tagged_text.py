@@ -9,7 +9,7 @@ import pytest
 
 from jaxformer.data import Bytes, TrainTokenizer
 from jaxformer.data.tasks import ColumnFile, PythonTokens, TaggedText
-from jaxformer.data.tasks.tags.sources import _words
+from jaxformer.data.tasks.tags.sources import _words, read_columns
 from jaxformer.errors import DataError
 
 SENTENCES = "EU ORG\nrejects O\nGerman MISC\n\nPeter PER\nBlackburn PER\n\nBRUSSELS LOC\n"
@@ -60,6 +60,21 @@ def test_a_long_sentence_is_cut_on_request(config, tmp_path):
     (batch,) = data.validation.epoch(batch_size=3)
     assert batch["weights"].sum(1).tolist() == [2, 2, 1]
     assert (batch["inputs"][0] != data.tokenizer.pad_id).all()
+
+
+def test_sentences_of_conll_2003(tmp_path):
+    text = "-DOCSTART- -X- O O\n\nEU NNP I-NP B-ORG\nrejects VBZ I-VP O\n\n\nPeter NNP I-NP B-PER"
+    (tmp_path / "train.txt").write_text(text)
+    sentences = list(read_columns(tmp_path / "train.txt"))
+    assert [[word.fields[0] for word in s] for s in sentences] == [["EU", "rejects"], ["Peter"]]
+    assert sentences[1][0].fields[-1] == "B-PER"
+    assert sentences[1][0].where.endswith("train.txt:7")
+
+
+def test_a_file_without_sentences_is_refused(config, tmp_path):
+    (tmp_path / "train.txt").write_text("\n")
+    with pytest.raises(DataError, match=r"train\.txt.* has no sentences"):
+        config.prepare(tmp_path / "run")
 
 
 @pytest.mark.parametrize(

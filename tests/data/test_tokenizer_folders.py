@@ -109,7 +109,6 @@ def test_classes_without_an_equal_tokenizer_are_refused(tmp_path, kind):
         tokenizer_in(folder)
 
 
-@pytest.mark.more
 def test_a_model_whose_class_moves_ids_is_not_read_alone(tmp_path):
     folder = make(tmp_path / "model", "mbart")
     settings_of(folder, tokenizer_class="XGLMTokenizer")
@@ -153,7 +152,6 @@ def test_the_name_of_a_special_token_may_be_ordinary_text(tmp_path, kind):
         )
 
 
-@pytest.mark.more
 def test_an_answer_is_kept_for_the_same_files(tmp_path, monkeypatch):
     monkeypatch.setenv("JAXFORMER_CACHE", str(tmp_path / "cache"))
     folder = make(tmp_path / "model", "gpt2_prefix")
@@ -236,7 +234,6 @@ def settings_of(folder, **settings):
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
-@pytest.mark.more
 def test_what_transformers_refuses_is_read_alone_with_a_warning(tmp_path, caplog):
     folder = make(tmp_path / "model", "gpt2_json")
     (folder / "config.json").write_text('{"model_type": "own"}')
@@ -297,7 +294,6 @@ def test_settings_that_cannot_work_are_one_error(tmp_path, kind, settings):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.more
 def test_added_tokens_of_older_files_have_their_ids(tmp_path):
     folder = make(tmp_path / "model", "gpt2")
     (folder / "added_tokens.json").write_text('{"<new>": 357, "<special>": 356}')

@@ -122,7 +122,6 @@ def test_every_component_of_every_experiment_is_among_its_choices(path):
                 assert choices[str(item)] == item
 
 
-@pytest.mark.more
 @pytest.mark.slow
 def test_each_choice_is_taken_or_asks_for_the_fields_that_it_needs(capsys):
     seen = set()

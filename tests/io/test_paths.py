@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from typed_commands import refused
 
 import jaxformer
-from jaxformer.cli import main as cli
 from jaxformer.config import Config, Distillation, validate
 from jaxformer.errors import ConfigError
 from jaxformer.extras import MissingExtra
@@ -112,14 +112,16 @@ def test_paths_are_found_wherever_they_are():
         ("generate a --prompt x --compilation-cache ftp://b", "compilation_cache"),
         ("chat a --draft ftp://b", "draft"),
         ("parity --output ftp://b", "output"),
+        ("parity --output s3://b/parity.md", "--output"),
+        ("lab cost --out s3://b/cost", "out"),
+        ("predict a --input b --output c --compilation-cache s3://b", "compilation_cache"),
     ],
 )
 def test_no_command_takes_a_url_for_a_path(command, name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("a").mkdir()
     Path("a", "config.json").write_text("{}")
-    assert cli.main(command.split()) == 2
-    message = capsys.readouterr().err
+    message = refused(capsys, *command.split())
     assert message.startswith(f"error: {name} = ")
     assert "must be a local path" in message
     assert [item.name for item in tmp_path.iterdir()] == ["a"]

@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 from pages import Outline
+from typed_commands import printed, refused
 
 import jaxformer
 from jaxformer.errors import ArgumentError, DataError
@@ -224,22 +225,20 @@ def test_pictures_name_their_tokens():
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_the_command_on_a_text_and_on_an_image(folders, vit, picture, tmp_path, printed):
+def test_the_command_on_a_text_and_on_an_image(folders, vit, picture, tmp_path, capsys):
     target = ["--target", "the lake", "--layers", "1", "--format", "svg", "--out", tmp_path / "a"]
-    status, text = printed("attention", folders["t5"], "--text", TEXT, *target)
-    assert status == 0
+    text = printed(capsys, "lab", "attention", folders["t5"], "--text", TEXT, *target)
     assert "cross-attention: 1 layers, 6 heads" in text
     assert (tmp_path / "a" / "cross-attention-layer-01.svg").exists()
     words = ["--image", picture, "--heads", "2", "--out", tmp_path / "b"]
-    status, text = printed("attention", vit, *words)
-    assert status == 0
+    text = printed(capsys, "lab", "attention", vit, *words)
     assert "self-attention: 2 layers, 1 heads, 7 queries, 7 keys" in text
     assert data_of((tmp_path / "b" / "attention.html").read_text())["maps"][0]["image"]["rows"] == 2
 
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_mistakes_are_one_sentence(folders, vit, picture, printed):
+def test_mistakes_are_one_sentence(folders, vit, picture, capsys):
     cases = [
         ([folders["bert"]], "give either --text"),
         ([folders["bert"], "--text", "boat " * 70], "text: 72 tokens, special ones included"),
@@ -250,9 +249,7 @@ def test_mistakes_are_one_sentence(folders, vit, picture, printed):
         ([folders["gpt2"], "--text", "a", "--heads", "9"], "heads = 9: must be one of 0 to 3"),
     ]
     for arguments, message in cases:
-        status, text = printed("attention", *arguments)
-        assert status == 2, arguments
-        assert message in text
+        assert message in refused(capsys, "lab", "attention", *arguments)
 
 
 @pytest.mark.torch

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_models import tiny, tiny_encoder
+from typed_commands import printed, refused
 
 import jaxformer
 from jaxformer.errors import ArgumentError, ConfigError, DataError
@@ -269,24 +270,20 @@ EXPERIMENTS = {
 
 @pytest.mark.parametrize(("command", "words"), EXPERIMENTS.items(), ids=EXPERIMENTS)
 @pytest.mark.quick("softmax*", "cache*", "recall*")
-def test_an_experiment_writes_a_page_and_a_picture(command, words, tmp_path, printed):
+def test_an_experiment_writes_a_page_and_a_picture(command, words, tmp_path, capsys):
     name, *options = command.split()
-    status, text = printed(name, *options, "--out", tmp_path)
-    assert status == 0
-    assert words in text
+    assert words in printed(capsys, "lab", name, *options, "--out", tmp_path)
     assert (tmp_path / f"{name}.png").stat().st_size > 10_000
     assert words in (tmp_path / f"{name}.html").read_text()
 
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_two_dogs_from_the_command_line(folders, tmp_path, printed):
-    arguments = ["two-dogs", folders["gpt2"], "--out", tmp_path, "--text"]
-    status, words = printed(*arguments, "the boat sells the boat")
-    assert status == 0
+def test_two_dogs_from_the_command_line(folders, tmp_path, capsys):
+    arguments = ["lab", "two-dogs", folders["gpt2"], "--out", tmp_path, "--text"]
+    words = printed(capsys, *arguments, "the boat sells the boat")
     assert "equal to float precision" in words
     assert "A causal mask alone also tells them apart" in words
     assert (tmp_path / "two-dogs.png").stat().st_size > 10_000
-    status, words = printed(*arguments, "boat " * 60)
-    assert status == 2
-    assert "must have at most 40 tokens for the picture" in words
+    said = refused(capsys, *arguments, "boat " * 60)
+    assert "must have at most 40 tokens for the picture" in said

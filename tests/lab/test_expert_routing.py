@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 from saved_folders import save_tiny
+from typed_commands import printed, refused
 
 import jaxformer
-from jaxformer.cli import main as cli
 from jaxformer.errors import ArgumentError
 from jaxformer.lab.experts import routing as module
 from jaxformer.lab.experts.pictures import agreement_picture, class_picture
@@ -218,9 +218,8 @@ def test_a_text_whose_tokens_occur_once_has_pictures_too(tmp_path):
 def test_the_command(mixtral, tmp_path, capsys):
     file = tmp_path / "text.txt"
     file.write_text(f"{TEXT}\n{TEXT}\n")
-    words = [str(mixtral), "--file", str(file), "--layers", "1", "--out", str(tmp_path / "out")]
-    assert cli.run("lab experts", words, "jaxformer lab experts") == 0
-    assert "26 tokens of text.txt" in capsys.readouterr().out
+    options = ["--file", file, "--layers", "1", "--out", tmp_path / "out"]
+    assert "26 tokens of text.txt" in printed(capsys, "lab", "experts", mixtral, *options)
     (layer,) = json.loads((tmp_path / "out" / "experts.json").read_text())["layers"]
     expected = expert_routing(jaxformer.load(mixtral), f"{TEXT}\n{TEXT}\n")
     np.testing.assert_allclose(layer["load"], expected.load()[1])
@@ -239,9 +238,8 @@ def test_the_command(mixtral, tmp_path, capsys):
 )
 @pytest.mark.quick("words0-*", "words1-*", "words2-*")
 def test_the_command_refuses_in_a_sentence(words, message, mixtral, tmp_path, capsys):
-    words = [str(mixtral), "--out", str(tmp_path / "out"), *words]
-    assert cli.run("lab experts", words, "jaxformer lab experts") == 2
-    assert message in capsys.readouterr().err
+    words = [mixtral, "--out", tmp_path / "out", *words]
+    assert message in refused(capsys, "lab", "experts", *words)
     assert not (tmp_path / "out").exists()
 
 

@@ -9,9 +9,9 @@ import speech_models as speech
 from recordings import Recording
 from speech_tokenizers import save_speaker
 from tokenizers import Tokenizer, models, pre_tokenizers
+from typed_commands import printed, refused
 
 import jaxformer
-from jaxformer.cli.main import main
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.generation.speech.features import filter_banks_of
 from jaxformer.lab.speech.alignment import answer_maps, answer_of
@@ -207,17 +207,15 @@ def test_filter_banks_are_those_of_transformers(classifier, samples):
 def test_the_command_writes_a_page(whisper, tmp_path, capsys):
     soundfile = pytest.importorskip("soundfile")
     soundfile.write(tmp_path / "clip.wav", speech.sound(12_000), RATE)
-    command = ["lab", "speech", str(whisper), str(tmp_path / "clip.wav"), "--out", str(tmp_path)]
+    command = ["lab", "speech", whisper, tmp_path / "clip.wav", "--out", tmp_path]
     options = ("--language", "en", "--layers", "0", "--start", "0.1", "--seconds", "0.5")
-    assert main([*command, *options]) == 0
-    assert "written: " in capsys.readouterr().out
+    assert "written: " in printed(capsys, *command, *options)
     for name in ("spectrogram", "alignment", "cross-attention-layer-00"):
         assert (tmp_path / f"{name}.png").stat().st_size > 1000
     page = (tmp_path / PAGE).read_text()
     assert "clip.wav from 0.1 s" in page
     assert (tmp_path / "attention.html").is_file()
-    assert main([*command, "--start", "7"]) == 2
-    assert "--start 7: must be less than 0.75" in capsys.readouterr().err
+    assert "--start 7: must be less than 0.75" in refused(capsys, *command, "--start", "7")
 
 
 @pytest.mark.slow

@@ -30,17 +30,38 @@ def peak_of(function, *arguments):
     return peak(flattened(jax.jit(function).trace(*arguments).jaxpr), Layout(tiled=True))
 
 
-def test_what_is_elementwise_needs_no_memory_of_its_own():
-    assert peak_of(lambda x, w: jnp.sin(x @ w) * 2 + 1, SQUARE, SQUARE).bytes == ONE
+def late(x, w):
+    """Reads its first product last, beside one between and the next."""
+    first = x @ w
+    second = (first @ w) @ w
+    return second @ first
 
 
-def test_a_product_reads_one_array_and_writes_another():
-    def chain(x, w):
-        for _ in range(5):
-            x = x @ w
-        return x
+def waits(x, w):
+    x, w = jax.lax.optimization_barrier((jnp.sin(x), w))
+    return (x + w) @ w
 
-    assert peak_of(chain, SQUARE, SQUARE).bytes == 2 * ONE
+
+def constant_waits(x, w):
+    factor, x = jax.lax.optimization_barrier((2.0, x))
+    return (x * factor) @ w
+
+
+# Functions of two squares, and how many squares their memory is.
+PEAKS = {
+    "what is elementwise needs none": (lambda x, w: jnp.sin(x @ w) * 2 + 1, 1),
+    "a product reads one and writes another": (lambda x, w: x @ w @ w @ w @ w @ w, 2),
+    "an array lives until it is read last": (late, 3),
+    "drawn where it is read": (lambda x, w: dropout(x @ w, 0.3, jax.random.key(0)) @ w, 2),
+    "added where it is read": (lambda x, w: (jnp.sin(x) + w) @ w, 1),
+    "what waits for another is written": (waits, 2),
+    "a constant that waits needs none": (constant_waits, 1),
+}
+
+
+@pytest.mark.parametrize(("function", "squares"), PEAKS.values(), ids=PEAKS)
+def test_the_memory_of_products_is_that_of_the_arrays_which_are_written(function, squares):
+    assert peak_of(function, SQUARE, SQUARE).bytes == squares * ONE
 
 
 def test_the_rows_that_a_convolution_reads_are_written():
@@ -54,16 +75,6 @@ def test_the_rows_that_a_convolution_reads_are_written():
 
     square = jax.ShapeDtypeStruct((2 * SIZE, SIZE), jnp.float32)
     assert peak_of(pair, square, square).bytes == 3 * ONE
-
-
-def test_an_array_lives_until_it_is_read_for_the_last_time():
-    def late(x, w):
-        first = x @ w
-        second = (first @ w) @ w
-        return second @ first
-
-    # The first product, one between and the next.
-    assert peak_of(late, SQUARE, SQUARE).bytes == 3 * ONE
 
 
 @pytest.mark.parametrize("remat", [False, True])
@@ -93,30 +104,6 @@ def test_branches_of_a_condition_share_memory():
     flag = jax.ShapeDtypeStruct((), jnp.bool_)
     one_branch = peak_of(lambda x: (x @ x) @ x, SQUARE).bytes
     assert one_branch <= peak_of(branches, flag, SQUARE).bytes <= one_branch + 2 * ONE
-
-
-def test_random_numbers_are_computed_where_they_are_read():
-    def dropped(x, w):
-        return dropout(x @ w, 0.3, jax.random.key(0)) @ w
-
-    assert peak_of(dropped, SQUARE, SQUARE).bytes == 2 * ONE
-
-
-def test_what_waits_for_another_array_is_written():
-    def waits(x, w):
-        x, w = jax.lax.optimization_barrier((jnp.sin(x), w))
-        return (x + w) @ w
-
-    assert peak_of(lambda x, w: (jnp.sin(x) + w) @ w, SQUARE, SQUARE).bytes == ONE
-    assert peak_of(waits, SQUARE, SQUARE).bytes == 2 * ONE
-
-
-def test_a_constant_that_waits_for_an_array_needs_no_memory():
-    def waits(x, w):
-        factor, x = jax.lax.optimization_barrier((2.0, x))
-        return (x * factor) @ w
-
-    assert peak_of(waits, SQUARE, SQUARE).bytes == ONE
 
 
 def test_what_is_read_soon_is_kept_on_the_chip():

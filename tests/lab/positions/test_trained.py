@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from hf_checkpoints import save_checkpoint
+from typed_commands import command
 
 import jaxformer
-from jaxformer.cli import main as cli
 from jaxformer.errors import ConfigError
 from jaxformer.functional import T5Bias, t5_bucket
 from jaxformer.lab.positions.trained import (
@@ -54,6 +54,6 @@ def test_tables_of_checkpoints_are_found(tmp_path):
 def test_the_report_has_the_trained_table(tmp_path):
     folder = save_checkpoint("bert", tmp_path / "bert")
     sizes = ["--length", "6", "--model-dim", "8", "--num-heads", "2", "--limit", "500"]
-    words = ["--schemes", "alibi", "--trained", str(folder), "--out", str(tmp_path / "out"), *sizes]
-    assert cli.run("lab positions", words, "jaxformer lab positions") == 0
+    words = ["--schemes", "alibi", "--trained", folder, "--out", tmp_path / "out", *sizes]
+    command("lab", "positions", *words)
     assert (tmp_path / "out" / "trained-transformer-table.png").stat().st_size > 10_000

@@ -16,6 +16,12 @@ def command(*arguments):
     assert status_of(*arguments) == 0
 
 
+def printed(capsys, *arguments):
+    """Types a command, which must succeed; what it prints."""
+    command(*arguments)
+    return capsys.readouterr().out
+
+
 def refused(capsys, *arguments):
     """Types a command that cannot be done; what it says."""
     assert status_of(*arguments) == 2
