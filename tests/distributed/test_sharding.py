@@ -126,6 +126,9 @@ def compiled_aloud(lowered):
     # What a cache keeps is not compiled, and so not warned about.
     seconds = jax.config.jax_persistent_cache_min_compile_time_secs
     jax.config.update("jax_persistent_cache_min_compile_time_secs", inf)
+    # A test of jobs may have silenced everything in this process that is not fatal.
+    level = jax.config.jax_logging_level
+    jax.config.update("jax_logging_level", "WARNING")
     with tempfile.TemporaryFile("w+") as file:
         saved = os.dup(2)
         os.dup2(file.fileno(), 2)
@@ -133,6 +136,7 @@ def compiled_aloud(lowered):
             result = lowered.compile()
         finally:
             jax.config.update("jax_persistent_cache_min_compile_time_secs", seconds)
+            jax.config.update("jax_logging_level", level)
             os.dup2(saved, 2)
             os.close(saved)
         file.seek(0)
