@@ -94,7 +94,7 @@ class Checkpointer:
         self._kept_digests = dict(kept)
         self._saving: int | None = None
         self._unsealed: int | None = None
-        self._doomed: list[int] = []
+        self._expired: list[int] = []
         self._deletions: list[threading.Thread] = []
         if jax.process_index() == 0:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -184,8 +184,8 @@ class Checkpointer:
         kept = files.steps_to_keep(self._costs, self._keep)
         for step in [step for step in self._costs if step not in kept]:
             del self._costs[step]
-            self._doomed.append(step)
-        if self._doomed and jax.process_index() == 0:
+            self._expired.append(step)
+        if self._expired and jax.process_index() == 0:
             self._delete_expired()
 
     def close(self) -> None:
@@ -201,9 +201,9 @@ class Checkpointer:
     def _delete_expired(self) -> None:
         """Deletes the steps that are not kept; steps being read are deleted at a later save."""
         self._check_owned()
-        there = set(self.steps()).intersection(self._doomed)
+        there = set(self.steps()).intersection(self._expired)
         begun = {step: files.delete_step(self.folder / str(step)) for step in there}
-        self._doomed = [step for step, thread in begun.items() if thread is None]
+        self._expired = [step for step, thread in begun.items() if thread is None]
         self._deletions += filter(None, begun.values())
 
     def _before_commit(self) -> None:

@@ -107,6 +107,11 @@ class EncoderDecoderConfig(TextModelConfig):
         return replace(self, **own, **dict.fromkeys(given)) if own else self
 
     @property
+    def encoder_embedding_width(self) -> int:
+        """The width of the encoder's embedding table, which the decoder may share."""
+        return (self if self.share_embeddings else self.encoder).embedding_width
+
+    @property
     def decoder(self) -> "EncoderDecoderConfig":
         """The configuration of the decoder's blocks, without windows, and input layer."""
         own, scale = self.embeddings, self.decoder_embedding_scale
@@ -153,8 +158,7 @@ class EncoderDecoderConfig(TextModelConfig):
         products = block_products(*blocks) + cross.encoder_products(self) * layers
         products += share * block_products(self, (*sublayers, cross), layers)
         products += share * vocabulary_products(self)
-        embedded = self if self.share_embeddings else self.encoder
-        products += width_products(self.encoder, embedded.embedding_width)
+        products += width_products(self.encoder, self.encoder_embedding_width)
         products += share * width_products(self.decoder, self.embedding_width)
         pairs = 2 * cross.products_per_pair(self) * layers * length * share
         encoder = attention_flops(*blocks, length, causal=False)
@@ -219,7 +223,7 @@ class EncoderDecoder(Seq2SeqModel):
         std = normal(config.init_std)
         shared = config.share_embeddings
         encoder = config.encoder
-        encoder_width = width if shared else encoder.embedding_width
+        encoder_width = config.encoder_embedding_width
         table = std, config.embeddings.padding_id
         self.embedding = Embedding(keys[0], config.vocab_size, encoder_width, *table)
         own = None if shared else Embedding(keys[1], config.vocab_size, width, *table)

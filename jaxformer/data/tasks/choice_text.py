@@ -49,7 +49,7 @@ class ChoiceText(SequenceData[ChoiceRow]):
     """The column of the context."""
 
     start: str | None = "sent2"
-    """The column of a text with which all choices begin; None: there is none."""
+    """The column of a text with which all choices begin, or None."""
 
     choices: tuple[str, ...] = ("ending0", "ending1", "ending2", "ending3")
     """The columns of the choices, or the one column that has a list of them."""

@@ -59,8 +59,8 @@ class ClipTable(TaskData[Clip]):
     None: recognised by its name ("audio", "file", "path", ...)."""
 
     other: ClassVar[tuple[str, tuple[tuple[str], ...]] | None] = ("text", SPOKEN_COLUMNS)
-    """The field that names the other column, and the names by which it is recognised; None: there
-    is no other column."""
+    """The field that names the other column, and the names by which it is recognised; None for a
+    table without another column."""
 
     longer: ClassVar[str] = "data.max_seconds = {:g}: cut the clip, or set a larger one"
     """The limit of a clip's length and a remedy, for messages."""
